@@ -242,57 +242,93 @@ func (g *gen) multicast() {
 	// keep copies the words to a place, and bring brings them back.
 	keep := func(place int) { g.copyWords(held, place, false) }
 	bring := func(place int) { g.copyWords(held, place, true) }
-	next, done := g.fresh(), g.fresh()
+	next, done, there := g.fresh(), g.fresh(), g.fresh()
 	g.copied(next, held, first)
 
 	g.label("multicast")
-	there := g.fresh()
-	g.add(asm.JGE.Imm(asm.R1, maxGroup, "dropped-replica"), asm.LSh.Imm(asm.R1, 2), asm.LoadMapValue(asm.R2, g.maps.multicast, 0), asm.Add.Reg(asm.R2, asm.R1),
-		asm.LoadMem(asm.R1, asm.R2, 0, asm.Word), asm.JEq.Imm(asm.R1, 0, "dropped-replica"), asm.Sub.Imm(asm.R1, 1), asm.JLT.Imm(asm.R1, maxLists, there))
+	g.whenImm(asm.JGE, asm.R1, maxGroup, "dropped-replica")
+	g.calc(asm.LSh, asm.R1, 2)
+	g.address(asm.R2, g.maps.multicast)
+	g.with(asm.Add, asm.R2, asm.R1)
+	g.get32(asm.R1, asm.R2, 0)
+	g.whenImm(asm.JEq, asm.R1, 0, "dropped-replica")
+	g.calc(asm.Sub, asm.R1, 1)
+	g.whenImm(asm.JLT, asm.R1, maxLists, there)
 	g.label("no-list")
 	g.pass(whyGroup)
 	g.label(there)
-	g.add(asm.StoreMem(rState, atList, asm.R1, asm.DWord))
+	g.put(atList, asm.R1)
 	g.waits()
 	if len(g.u.timed) > 0 {
 		g.time() // once for all copies
 	}
 	keep(before)
-	g.add(storeImm(rState, atCopies, 0, asm.DWord), storeImm(rState, atApart, 0, asm.DWord), storeImm(asm.RFP, loopAt, 0, asm.DWord))
+	g.set(atCopies, 0)
+	g.set(atApart, 0)
+	g.add(storeImm(asm.RFP, loopAt, 0, asm.DWord))
 
 	g.label(next)
 	g.list()
-	g.add(asm.LoadMem(asm.R1, asm.R3, 0, asm.Word), asm.LoadMem(asm.R5, asm.RFP, loopAt, asm.DWord), asm.JGE.Imm(asm.R5, maxReplicas, done), asm.JGE.Reg(asm.R5, asm.R1, done),
-		asm.Mov.Reg(asm.R1, asm.R5), asm.LSh.Imm(asm.R1, 3), asm.Add.Reg(asm.R3, asm.R1), asm.LoadMem(asm.R2, asm.R3, 8, asm.DWord),
-		asm.Add.Imm(asm.R5, 1), asm.StoreMem(asm.RFP, loopAt, asm.R5, asm.DWord), asm.StoreMem(rState, atReplica, asm.R2, asm.DWord),
-		asm.And.Imm(asm.R2, 0xffff), asm.StoreMem(rState, atPort, asm.R2, asm.DWord))
+	g.get32(asm.R1, asm.R3, 0)
+	g.load(asm.R5, asm.RFP, loopAt, asm.DWord)
+	g.whenImm(asm.JGE, asm.R5, maxReplicas, done)
+	g.compareRegs(asm.JGE, asm.R5, asm.R1, done)
+	g.with(asm.Mov, asm.R1, asm.R5)
+	g.calc(asm.LSh, asm.R1, 3)
+	g.with(asm.Add, asm.R3, asm.R1)
+	g.load(asm.R2, asm.R3, 8, asm.DWord)
+	g.calc(asm.Add, asm.R5, 1)
+	g.keep(asm.RFP, loopAt, asm.R5, asm.DWord)
+	g.put(atReplica, asm.R2)
+	g.calc(asm.And, asm.R2, 0xffff)
+	g.put(atPort, asm.R2)
 	bring(before)
 	g.storeStdReg(g.p.Std.EgressPort, asm.R2)
-	g.add(asm.LoadMem(asm.R1, rState, atReplica, asm.DWord), asm.RSh.Imm(asm.R1, 16), asm.And.Imm(asm.R1, 0xffff))
+	g.get(asm.R1, atReplica)
+	g.calc(asm.RSh, asm.R1, 16)
+	g.calc(asm.And, asm.R1, 0xffff)
 	g.storeStdReg(g.p.Std.Rid, asm.R1)
 	g.leaveQueue(replicaType)
 	g.jump(run)
 
 	g.label(done)
 	many, send := g.fresh(), g.fresh()
-	g.add(asm.LoadMem(asm.R1, rState, atCopies, asm.DWord), asm.JEq.Imm(asm.R1, 0, "dropped-egress"))
+	g.get(asm.R1, atCopies)
+	g.whenImm(asm.JEq, asm.R1, 0, "dropped-egress")
 	bring(first)
-	g.add(asm.LoadMem(asm.R1, rState, atCopies, asm.DWord), asm.JGT.Imm(asm.R1, 1, many), asm.LoadMem(asm.R2, rState, atLast, asm.DWord),
-		asm.StoreMem(rState, atPort, asm.R2, asm.DWord), asm.LoadMapPtr(asm.R1, g.maps.devices), asm.Mov.Imm(asm.R3, 0), asm.FnRedirectMap.Call(),
-		asm.JEq.Imm(asm.R0, xdpRedirect, "leaves"))
+	g.get(asm.R1, atCopies)
+	g.whenImm(asm.JGT, asm.R1, 1, many)
+	g.get(asm.R2, atLast)
+	g.put(atPort, asm.R2)
+	g.add(asm.LoadMapPtr(asm.R1, g.maps.devices))
+	g.calc(asm.Mov, asm.R3, 0)
+	g.add(asm.FnRedirectMap.Call())
+	g.whenImm(asm.JEq, asm.R0, xdpRedirect, "leaves")
 	g.pass(whyPort)
 	g.label(many)
-	g.add(asm.LoadMem(asm.R1, rState, atApart, asm.DWord), asm.Mov.Imm(asm.R3, broadcast), asm.JLE.Imm(asm.R1, copyBack, send),
-		asm.Mov.Imm(asm.R3, broadcast|excludeIngress), asm.JEq.Imm(asm.R1, lacksIngress, send))
+	g.get(asm.R1, atApart)
+	g.calc(asm.Mov, asm.R3, broadcast)
+	g.whenImm(asm.JLE, asm.R1, copyBack, send)
+	g.calc(asm.Mov, asm.R3, broadcast|excludeIngress)
+	g.whenImm(asm.JEq, asm.R1, lacksIngress, send)
 	g.pass(whySome)
 	g.label(send)
-	g.add(asm.StoreMem(rState, atApart, asm.R3, asm.DWord))
+	g.put(atApart, asm.R3)
 	g.list()
-	g.add(asm.LoadMem(asm.R1, asm.R3, 4, asm.Word))
+	g.get32(asm.R1, asm.R3, 4)
 	g.cellOf(g.maps.sets, "no-list")
-	g.add(asm.Mov.Reg(asm.R1, asm.R0), asm.Mov.Imm(asm.R2, 0), asm.LoadMem(asm.R3, rState, atApart, asm.DWord), asm.FnRedirectMap.Call(),
-		asm.JNE.Imm(asm.R0, xdpRedirect, "no-list"), asm.LoadMem(asm.R1, rState, atApart, asm.DWord), asm.And.Imm(asm.R1, excludeIngress), asm.Mul.Imm(asm.R1, notIngress/excludeIngress),
-		asm.LoadMem(asm.R2, rState, atList, asm.DWord), asm.Or.Reg(asm.R1, asm.R2), asm.Or.Imm(asm.R1, toList), asm.StoreMem(rState, atPort, asm.R1, asm.DWord))
+	g.with(asm.Mov, asm.R1, asm.R0)
+	g.calc(asm.Mov, asm.R2, 0)
+	g.get(asm.R3, atApart)
+	g.add(asm.FnRedirectMap.Call())
+	g.whenImm(asm.JNE, asm.R0, xdpRedirect, "no-list")
+	g.get(asm.R1, atApart)
+	g.calc(asm.And, asm.R1, excludeIngress)
+	g.calc(asm.Mul, asm.R1, notIngress/excludeIngress)
+	g.get(asm.R2, atList)
+	g.with(asm.Or, asm.R1, asm.R2)
+	g.calc(asm.Or, asm.R1, toList)
+	g.put(atPort, asm.R1)
 	g.jump("leaves")
 }
 
@@ -310,13 +346,24 @@ const (
 func (g *gen) copied(next string, held []int, first int) {
 	dropped, none, one, keep, counted, apart, differ := g.fresh(), g.fresh(), g.fresh(), g.fresh(), g.fresh(), g.fresh(), g.fresh()
 	g.readField(g.p.Std.EgressSpec, 0, asm.R1)
-	g.add(asm.JEq.Imm(asm.R1, int32(g.opt.DropPort), dropped), asm.LoadMem(asm.R2, rState, atPort, asm.DWord), asm.JGE.Imm(asm.R2, devices, none),
-		asm.LSh.Imm(asm.R2, 2), asm.LoadMapValue(asm.R3, g.maps.out, 0), asm.Add.Reg(asm.R3, asm.R2), asm.LoadMem(asm.R1, asm.R3, 0, asm.Word),
-		asm.JEq.Imm(asm.R1, 0, none), asm.LoadMem(asm.R2, rState, atCopies, asm.DWord), asm.JEq.Imm(asm.R2, 0, one),
-		asm.LoadMem(asm.R2, rState, atLongest, asm.DWord), asm.JGE.Reg(asm.R1, asm.R2, keep), asm.StoreMem(rState, atLongest, asm.R1, asm.DWord))
+	g.whenImm(asm.JEq, asm.R1, int(g.opt.DropPort), dropped)
+	g.get(asm.R2, atPort)
+	g.whenImm(asm.JGE, asm.R2, devices, none)
+	g.calc(asm.LSh, asm.R2, 2)
+	g.address(asm.R3, g.maps.out)
+	g.with(asm.Add, asm.R3, asm.R2)
+	g.get32(asm.R1, asm.R3, 0)
+	g.whenImm(asm.JEq, asm.R1, 0, none)
+	g.get(asm.R2, atCopies)
+	g.whenImm(asm.JEq, asm.R2, 0, one)
+	g.get(asm.R2, atLongest)
+	g.compareRegs(asm.JGE, asm.R1, asm.R2, keep)
+	g.put(atLongest, asm.R1)
 	g.label(keep)
 	for i, w := range held {
-		g.add(asm.LoadMem(asm.R1, rState, int16(8*w), asm.DWord), asm.LoadMem(asm.R2, rState, int16(first+8*i), asm.DWord), asm.JNE.Reg(asm.R1, asm.R2, differ))
+		g.get(asm.R1, 8*w)
+		g.get(asm.R2, first+8*i)
+		g.compareRegs(asm.JNE, asm.R1, asm.R2, differ)
 	}
 	g.jump(counted)
 	g.label(differ)
@@ -324,19 +371,33 @@ func (g *gen) copied(next string, held []int, first int) {
 	g.label(none)
 	g.pass(whyPort)
 	g.label(one)
-	g.add(asm.StoreMem(rState, atLongest, asm.R1, asm.DWord))
+	g.put(atLongest, asm.R1)
 	g.copyWords(held, first, false)
 	g.label(counted)
-	g.add(asm.LoadMem(asm.R1, rState, atCopies, asm.DWord), asm.Add.Imm(asm.R1, 1), asm.StoreMem(rState, atCopies, asm.R1, asm.DWord),
-		asm.LoadMem(asm.R1, rState, atPort, asm.DWord), asm.StoreMem(rState, atLast, asm.R1, asm.DWord), asm.LoadMem(asm.R2, rState, atIn, asm.DWord), asm.And.Imm(asm.R2, inNumber),
-		asm.JNE.Reg(asm.R1, asm.R2, next), asm.Mov.Imm(asm.R3, copyBack))
+	g.get(asm.R1, atCopies)
+	g.calc(asm.Add, asm.R1, 1)
+	g.put(atCopies, asm.R1)
+	g.get(asm.R1, atPort)
+	g.put(atLast, asm.R1)
+	g.get(asm.R2, atIn)
+	g.calc(asm.And, asm.R2, inNumber)
+	g.compareRegs(asm.JNE, asm.R1, asm.R2, next)
+	g.calc(asm.Mov, asm.R3, copyBack)
 	g.jump(apart)
 	g.label(dropped)
-	g.add(asm.LoadMem(asm.R1, rState, atReplica, asm.DWord), asm.RSh.Imm(asm.R1, 32), asm.JNE.Imm(asm.R1, 0, next),
-		asm.LoadMem(asm.R1, rState, atPort, asm.DWord), asm.LoadMem(asm.R2, rState, atIn, asm.DWord), asm.And.Imm(asm.R2, inNumber),
-		asm.Mov.Imm(asm.R3, lacksIngress), asm.JEq.Reg(asm.R1, asm.R2, apart), asm.Mov.Imm(asm.R3, lacksOther))
+	g.get(asm.R1, atReplica)
+	g.calc(asm.RSh, asm.R1, 32)
+	g.whenImm(asm.JNE, asm.R1, 0, next)
+	g.get(asm.R1, atPort)
+	g.get(asm.R2, atIn)
+	g.calc(asm.And, asm.R2, inNumber)
+	g.calc(asm.Mov, asm.R3, lacksIngress)
+	g.compareRegs(asm.JEq, asm.R1, asm.R2, apart)
+	g.calc(asm.Mov, asm.R3, lacksOther)
 	g.label(apart)
-	g.add(asm.LoadMem(asm.R1, rState, atApart, asm.DWord), asm.Or.Reg(asm.R1, asm.R3), asm.StoreMem(rState, atApart, asm.R1, asm.DWord))
+	g.get(asm.R1, atApart)
+	g.with(asm.Or, asm.R1, asm.R3)
+	g.put(atApart, asm.R1)
 	g.jump(next)
 }
 
@@ -347,14 +408,18 @@ func (g *gen) copyWords(words []int, place int, back bool) {
 		if back {
 			from, to = to, from
 		}
-		g.add(asm.LoadMem(asm.R1, rState, int16(from), asm.DWord), asm.StoreMem(rState, int16(to), asm.R1, asm.DWord))
+		g.get(asm.R1, from)
+		g.put(to, asm.R1)
 	}
 }
 
 // list leaves the address of the list of the frame's group in R3. It changes R1.
 func (g *gen) list() {
-	g.add(asm.LoadMem(asm.R1, rState, atList, asm.DWord), asm.JGE.Imm(asm.R1, maxLists, "no-list"), asm.Mul.Imm(asm.R1, 8*listWords),
-		asm.LoadMapValue(asm.R3, g.maps.lists, 0), asm.Add.Reg(asm.R3, asm.R1))
+	g.get(asm.R1, atList)
+	g.whenImm(asm.JGE, asm.R1, maxLists, "no-list")
+	g.calc(asm.Mul, asm.R1, 8*listWords)
+	g.address(asm.R3, g.maps.lists)
+	g.with(asm.Add, asm.R3, asm.R1)
 }
 
 // wordsStored returns the words of the state that code stores to, without those that say what was missed and the time, which no frame shows.

@@ -168,9 +168,7 @@ type emitter struct {
 	next *usage // of this one
 	lay  *layout
 
-	code    asm.Instructions
-	pending []string // labels of the next instruction
-	labels  int
+	writer
 	spilled int
 
 	args argument // of the action that is translated
@@ -194,7 +192,71 @@ type argument struct {
 	data  []uint64
 }
 
-func (g *emitter) add(ins ...asm.Instruction) {
+// writer writes instructions.
+type writer struct {
+	code    asm.Instructions
+	pending []string // labels of the next instruction
+	labels  int
+}
+
+// The following add one instruction each. They are not inlined, because the code that makes an instruction is long.
+
+// get loads a word of the state.
+//
+//go:noinline
+func (g *writer) get(r asm.Register, at int) { g.add(asm.LoadMem(r, rState, int16(at), asm.DWord)) }
+
+// put stores a word of the state.
+//
+//go:noinline
+func (g *writer) put(at int, r asm.Register) { g.add(asm.StoreMem(rState, int16(at), r, asm.DWord)) }
+
+// set stores a constant as a word of the state.
+//
+//go:noinline
+func (g *writer) set(at int, v int64) { g.add(storeImm(rState, int16(at), v, asm.DWord)) }
+
+// load and keep move so many bits between a register and a place.
+//
+//go:noinline
+func (g *writer) load(r, base asm.Register, at int, size asm.Size) {
+	g.add(asm.LoadMem(r, base, int16(at), size))
+}
+
+//go:noinline
+func (g *writer) keep(base asm.Register, at int, r asm.Register, size asm.Size) {
+	g.add(asm.StoreMem(base, int16(at), r, size))
+}
+
+// get32 loads 32 bits.
+//
+//go:noinline
+func (g *writer) get32(r, base asm.Register, at int) {
+	g.add(asm.LoadMem(r, base, int16(at), asm.Word))
+}
+
+// address loads the address of a map's memory.
+//
+//go:noinline
+func (g *writer) address(r asm.Register, fd int) { g.add(asm.LoadMapValue(r, fd, 0)) }
+
+//go:noinline
+func (g *writer) calc(op asm.ALUOp, r asm.Register, v int) { g.add(op.Imm(r, int32(v))) }
+
+//go:noinline
+func (g *writer) with(op asm.ALUOp, r, by asm.Register) { g.add(op.Reg(r, by)) }
+
+//go:noinline
+func (g *writer) whenImm(op asm.JumpOp, r asm.Register, v int, to string) {
+	g.add(op.Imm(r, int32(v), to))
+}
+
+//go:noinline
+func (g *writer) compareRegs(op asm.JumpOp, r, by asm.Register, to string) {
+	g.add(op.Reg(r, by, to))
+}
+
+func (g *writer) add(ins ...asm.Instruction) {
 	for _, i := range ins {
 		for n, l := range g.pending {
 			if n == len(g.pending)-1 {
@@ -209,15 +271,15 @@ func (g *emitter) add(ins ...asm.Instruction) {
 }
 
 // label names the next instruction.
-func (g *emitter) label(name string) { g.pending = append(g.pending, name) }
+func (g *writer) label(name string) { g.pending = append(g.pending, name) }
 
 // fresh returns a label that is not in use.
-func (g *emitter) fresh() string {
+func (g *writer) fresh() string {
 	g.labels++
 	return fmt.Sprintf("l%d", g.labels)
 }
 
-func (g *emitter) jump(label string) { g.add(asm.Ja.Label(label)) }
+func (g *writer) jump(label string) { g.add(asm.Ja.Label(label)) }
 
 // leads reports whether a jump leads to a label.
 func leads(code asm.Instructions, label string) bool {

@@ -62,10 +62,10 @@ func (g *operator) hash(op *ir.Call) {
 		unsupported("hash %s has bounds that are not known before", h.Name)
 	}
 	g.hashOf(h)
-	g.add(asm.Mov.Reg(asm.R1, asm.R4))
+	g.with(asm.Mov, asm.R1, asm.R4)
 	g.modulo(asm.R1, max(1, size))
 	if base != 0 {
-		g.add(asm.Add.Imm(asm.R1, int32(base)))
+		g.calc(asm.Add, asm.R1, int(base))
 	}
 	g.store(op.Args[0].Expr)
 }
@@ -79,7 +79,8 @@ func (g *operator) hashOf(h *ir.Hash) {
 	case !ok || h.Payload:
 		unsupported("hash %s is none of headers by crc16 or crc32", h.Name)
 	}
-	g.add(asm.LoadMapValue(rTables, g.maps.crc, uint32(c.at)), asm.Mov.Imm(asm.R2, 0))
+	g.add(asm.LoadMapValue(rTables, g.maps.crc, uint32(c.at)))
+	g.calc(asm.Mov, asm.R2, 0)
 	inputs := g.u.fieldsOf(h.Inputs)
 	begin, n := c.begin(inputs)
 	g.imm(asm.R4, begin)
@@ -98,7 +99,7 @@ func (g *operator) hashOf(h *ir.Hash) {
 			}
 			g.flush(&wait)
 			g.readValid(of, asm.R1)
-			g.add(asm.JEq.Imm(asm.R1, 0, gone))
+			g.whenImm(asm.JEq, asm.R1, 0, gone)
 		}
 		for i := range inputs[:n] {
 			g.hashInput(&inputs[i], &wait)
@@ -111,7 +112,7 @@ func (g *operator) hashOf(h *ir.Hash) {
 	}
 	g.flush(&wait)
 	g.imm(asm.R0, c.flip)
-	g.add(asm.Xor.Reg(asm.R4, asm.R0))
+	g.with(asm.Xor, asm.R4, asm.R0)
 }
 
 // fieldsOf returns inputs with their widths, and the fields of headers in the place of the headers. Headers that are never valid do not count.
@@ -164,16 +165,21 @@ func (g *operator) flush(wait *waiting) {
 	}
 	have := wait.bits
 	if pad := -have & 7; pad > 0 {
-		g.add(asm.LSh.Imm(asm.R2, int32(pad)))
+		g.calc(asm.LSh, asm.R2, pad)
 		have += pad
 	}
 	for ; have > 0; have -= 8 { // byte by byte
-		g.add(asm.Mov.Reg(asm.R1, asm.R2))
+		g.with(asm.Mov, asm.R1, asm.R2)
 		if have > 8 {
-			g.add(asm.RSh.Imm(asm.R1, int32(have-8)))
+			g.calc(asm.RSh, asm.R1, have-8)
 		}
-		g.add(asm.Xor.Reg(asm.R1, asm.R4), asm.And.Imm(asm.R1, 255), asm.LSh.Imm(asm.R1, 2), asm.Add.Reg(asm.R1, rTables), asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
-			asm.RSh.Imm(asm.R4, 8), asm.Xor.Reg(asm.R4, asm.R1))
+		g.with(asm.Xor, asm.R1, asm.R4)
+		g.calc(asm.And, asm.R1, 255)
+		g.calc(asm.LSh, asm.R1, 2)
+		g.with(asm.Add, asm.R1, rTables)
+		g.get32(asm.R1, asm.R1, 0)
+		g.calc(asm.RSh, asm.R4, 8)
+		g.with(asm.Xor, asm.R4, asm.R1)
 	}
 	*wait = waiting{}
 }
@@ -202,33 +208,34 @@ func (g *operator) hashed(n int, wait *waiting) {
 	have, whole := wait.bits, n
 	for n > 0 {
 		part := min(n, 32)
-		g.add(asm.Mov.Reg(asm.R1, asm.R3))
+		g.with(asm.Mov, asm.R1, asm.R3)
 		if n > part {
-			g.add(asm.RSh.Imm(asm.R1, int32(n-part)))
+			g.calc(asm.RSh, asm.R1, n-part)
 		}
 		if n < whole {
 			g.and(asm.R1, ones(part))
 		}
 		if have == 0 {
-			g.add(asm.Mov.Reg(asm.R2, asm.R1))
+			g.with(asm.Mov, asm.R2, asm.R1)
 		} else {
-			g.add(asm.LSh.Imm(asm.R2, int32(part)), asm.Or.Reg(asm.R2, asm.R1))
+			g.calc(asm.LSh, asm.R2, part)
+			g.with(asm.Or, asm.R2, asm.R1)
 		}
 		n, have = n-part, have+part
 		if have < 32 {
 			continue
 		}
 		have -= 32
-		g.add(asm.Mov.Reg(asm.R1, asm.R2))
+		g.with(asm.Mov, asm.R1, asm.R2)
 		if have > 0 {
-			g.add(asm.RSh.Imm(asm.R1, int32(have)))
+			g.calc(asm.RSh, asm.R1, have)
 		}
 		g.and(asm.R2, ones(have))
 		g.add(asm.HostTo(asm.BE, asm.R1, asm.Word))
 		if wait.half {
-			g.add(asm.LSh.Imm(asm.R1, 32))
+			g.calc(asm.LSh, asm.R1, 32)
 		}
-		g.add(asm.Xor.Reg(asm.R4, asm.R1))
+		g.with(asm.Xor, asm.R4, asm.R1)
 		if wait.half {
 			g.hashBytes(8)
 		}
@@ -244,20 +251,23 @@ func (g *operator) hashBytes(n int) {
 		if j%2 == 1 {
 			sum = asm.R1 // two sums wait less for each other
 		}
-		g.add(asm.Mov.Reg(at, asm.R4))
+		g.with(asm.Mov, at, asm.R4)
 		if shift := int32(8*j - 2); shift < 0 {
-			g.add(asm.LSh.Imm(at, -shift))
+			g.calc(asm.LSh, at, int(-shift))
 		} else {
-			g.add(asm.RSh.Imm(at, shift))
+			g.calc(asm.RSh, at, int(shift))
 		}
-		g.add(asm.And.Imm(at, 255<<2), asm.Add.Reg(at, rTables))
+		g.calc(asm.And, at, 255<<2)
+		g.with(asm.Add, at, rTables)
 		if j < 2 {
-			g.add(asm.LoadMem(sum, at, int16(1024*(n-1-j)), asm.Word))
+			g.load(sum, at, 1024*(n-1-j), asm.Word)
 		} else {
-			g.add(asm.LoadMem(at, at, int16(1024*(n-1-j)), asm.Word), asm.Xor.Reg(sum, at))
+			g.load(at, at, 1024*(n-1-j), asm.Word)
+			g.with(asm.Xor, sum, at)
 		}
 	}
-	g.add(asm.Xor.Reg(asm.R0, asm.R1), asm.Mov.Reg(asm.R4, asm.R0))
+	g.with(asm.Xor, asm.R0, asm.R1)
+	g.with(asm.Mov, asm.R4, asm.R0)
 }
 
 // modulo divides r, and leaves what is left. It changes R0.
@@ -267,7 +277,7 @@ func (g *operator) modulo(r asm.Register, n uint64) {
 		return
 	}
 	g.imm(asm.R0, n)
-	g.add(asm.Mod.Reg(r, asm.R0))
+	g.with(asm.Mod, r, asm.R0)
 }
 
 // store stores the number in R1 in a field.

@@ -229,31 +229,46 @@ func (g *pipes) choose(t *ir.Table, none int) {
 	missing := func() { g.pass(whyStopped) }
 	// follow leaves in rEntry what the word of number R1 leads to.
 	follow := func(words, to, numbers, size int, lost string) {
-		g.add(asm.JGE.Imm(asm.R1, int32(numbers), lost), asm.LSh.Imm(asm.R1, 2), asm.LoadMapValue(asm.R2, words, 0), asm.Add.Reg(asm.R2, asm.R1),
-			asm.LoadMem(asm.R1, asm.R2, 0, asm.Word), asm.JEq.Imm(asm.R1, 0, lost), asm.Sub.Imm(asm.R1, 1), asm.JGE.Imm(asm.R1, int32(numbers), lost),
-			asm.Mul.Imm(asm.R1, int32(size)), asm.LoadMapValue(rEntry, to, 0), asm.Add.Reg(rEntry, asm.R1))
+		g.whenImm(asm.JGE, asm.R1, numbers, lost)
+		g.calc(asm.LSh, asm.R1, 2)
+		g.address(asm.R2, words)
+		g.with(asm.Add, asm.R2, asm.R1)
+		g.get32(asm.R1, asm.R2, 0)
+		g.whenImm(asm.JEq, asm.R1, 0, lost)
+		g.calc(asm.Sub, asm.R1, 1)
+		g.whenImm(asm.JGE, asm.R1, numbers, lost)
+		g.calc(asm.Mul, asm.R1, size)
+		g.address(rEntry, to)
+		g.with(asm.Add, rEntry, asm.R1)
 	}
 	lost := g.fresh()
-	g.add(asm.JLT.Imm(asm.R1, isGroup, action))
+	g.whenImm(asm.JLT, asm.R1, isGroup, action)
 	if t.Profile.Hash != nil {
 		large := g.fresh()
-		g.add(asm.JGE.Imm(asm.R1, isMember, member), asm.And.Imm(asm.R1, isGroup-1))
+		g.whenImm(asm.JGE, asm.R1, isMember, member)
+		g.calc(asm.And, asm.R1, isGroup-1)
 		follow(g.maps.groups[i], g.maps.blocks[i], s.groups, blockSize, large)
-		g.add(asm.LoadMem(asm.R1, rEntry, 0, asm.Word), asm.JEq.Imm(asm.R1, 0, g.nodeLabel(none)))
+		g.get32(asm.R1, rEntry, 0)
+		g.whenImm(asm.JEq, asm.R1, 0, g.nodeLabel(none))
 		g.part(func() {
 			g.hashOf(t.Profile.Hash)
-			g.add(asm.Mov.Reg(asm.R1, asm.R4), asm.LoadMem(asm.R2, rEntry, 0, asm.Word), asm.Mod.Reg(asm.R1, asm.R2), asm.JGE.Imm(asm.R1, maxShares, lost),
-				asm.LSh.Imm(asm.R1, 2), asm.Add.Reg(rEntry, asm.R1), asm.LoadMem(asm.R1, rEntry, 4, asm.Word))
+			g.with(asm.Mov, asm.R1, asm.R4)
+			g.get32(asm.R2, rEntry, 0)
+			g.with(asm.Mod, asm.R1, asm.R2)
+			g.whenImm(asm.JGE, asm.R1, maxShares, lost)
+			g.calc(asm.LSh, asm.R1, 2)
+			g.with(asm.Add, rEntry, asm.R1)
+			g.get32(asm.R1, rEntry, 4)
 			g.jump(known)
 		})
 		g.label(large)
 		g.pass(fmt.Sprintf("its group has more than %d shares", maxShares))
 		g.label(member)
 	}
-	g.add(asm.And.Imm(asm.R1, isGroup-1))
+	g.calc(asm.And, asm.R1, isGroup-1)
 	g.label(known)
 	follow(g.maps.members[i], g.maps.actions[i], s.members, 8*s.words, lost)
-	g.add(asm.LoadMem(asm.R1, rEntry, entryAct, asm.Word))
+	g.get32(asm.R1, rEntry, entryAct)
 	g.jump(action)
 	g.label(lost)
 	missing()
