@@ -705,6 +705,7 @@ func (s *arrays) ValueSet(name string) ([]ValueMember, error) {
 // session and replicas for each packet that is cloned or sent to a group.
 type replication struct {
 	*common
+	*actionProfiles
 	groups   [][]Replica // by number; none: no such group
 	sessions []session   // by number
 }
@@ -715,6 +716,7 @@ func (s *replication) SetMulticast(group uint32, replicas []Replica) error {
 		return invalid("multicast group %d: groups are 1 to %d", group, 0xffff)
 	}
 	s.groups = put(s.groups, int(group), slices.Clone(replicas))
+	s.tellMulticast(group)
 	return nil
 }
 
@@ -753,6 +755,7 @@ func (s *replication) DeleteSession(id uint32) error {
 // actionProfiles holds the action profiles with their members and groups, and the ports that are down, whose
 // members groups avoid. The controller of the switch changes them; entries refer to members and groups in them.
 type actionProfiles struct {
+	*common
 	profiles []*profile
 	down     map[uint32]bool // ports
 }
@@ -789,6 +792,7 @@ func (s *actionProfiles) SetMember(profile string, id uint32, a Action) error {
 		m.at = p.memberAt.put(m)
 	}
 	m.act, m.data = act, data
+	s.tellMember(p, m)
 	return nil
 }
 
@@ -833,6 +837,9 @@ func (s *actionProfiles) DeleteMember(profile string, id uint32) error {
 	}
 	delete(p.members, id)
 	p.memberAt.drop(m.at)
+	if s.follow != nil {
+		s.follow.Member(p.def.index, m.at, -1, nil)
+	}
 	return nil
 }
 
@@ -875,6 +882,7 @@ func (s *actionProfiles) SetGroup(profile string, id uint32, members []GroupMemb
 		p.members[gm.ID].uses++
 	}
 	p.refresh(g, s.down)
+	s.tellGroup(p, g)
 	return nil
 }
 
@@ -918,33 +926,47 @@ func (s *actionProfiles) DeleteGroup(profile string, id uint32) error {
 	}
 	delete(p.groups, id)
 	p.groupAt.drop(g.at)
+	if s.follow != nil {
+		s.follow.Group(p.def.index, g.at, false, nil)
+	}
 	return nil
-}
-
-// SetLink sets whether a port is up. Members of groups that watch a port that is down get no packets. At first
-// all ports are up.
-func (s *actionProfiles) SetLink(port uint32, up bool) {
-	if up {
-		delete(s.down, port)
-	} else {
-		s.down[port] = true
-	}
-	s.refreshAll()
-}
-
-// setLinks sets the ports that are down; all other ports are up.
-func (s *actionProfiles) setLinks(down map[uint32]bool) {
-	s.down = maps.Clone(down)
-	if s.down == nil {
-		s.down = map[uint32]bool{}
-	}
-	s.refreshAll()
 }
 
 func (s *actionProfiles) refreshAll() {
 	for _, p := range s.profiles {
 		for _, g := range p.groups {
 			p.refresh(g, s.down)
+			s.tellGroup(p, g)
+		}
+	}
+}
+
+// SetLink sets whether a port is up. Members of groups that watch a port that is down get no packets. At first
+// all ports are up.
+func (s *replication) SetLink(port uint32, up bool) {
+	if up {
+		delete(s.down, port)
+	} else {
+		s.down[port] = true
+	}
+	s.linksChanged()
+}
+
+// setLinks sets the ports that are down; all other ports are up.
+func (s *replication) setLinks(down map[uint32]bool) {
+	s.down = maps.Clone(down)
+	if s.down == nil {
+		s.down = map[uint32]bool{}
+	}
+	s.linksChanged()
+}
+
+// linksChanged has groups and replicas of ports that are down served by others.
+func (s *replication) linksChanged() {
+	s.refreshAll()
+	for g, replicas := range s.groups {
+		if slices.ContainsFunc(replicas, func(r Replica) bool { return len(r.Backups) > 0 }) {
+			s.tellMulticast(uint32(g))
 		}
 	}
 }

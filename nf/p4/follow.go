@@ -27,6 +27,14 @@ func (s *Switch) Follow(f ir.Follower) {
 			s.registers[i] = both[:len(own)]
 		}
 	}
+	for _, p := range s.profiles {
+		for _, m := range p.members {
+			s.tellMember(p, m)
+		}
+		for _, g := range p.groups {
+			s.tellGroup(p, g)
+		}
+	}
 	for _, t := range s.tables {
 		for i := range t.rows {
 			if t.rows[i].live {
@@ -34,6 +42,9 @@ func (s *Switch) Follow(f ir.Follower) {
 			}
 		}
 		s.tellDefault(t)
+	}
+	for g := range s.groups {
+		s.tellMulticast(uint32(g))
 	}
 	for i, cells := range s.meters {
 		for j := range cells {
@@ -81,7 +92,7 @@ func (s *Switch) takeOver() {
 // shown returns an entry as a follower gets it.
 func (t *table) shown(e uint32) ir.Row {
 	r := &t.rows[e]
-	x := ir.Row{Key: t.key(e), Prefix: int(r.prefix), Action: int(r.act), Data: t.entryData(e)}
+	x := ir.Row{Key: t.key(e), Prefix: int(r.prefix), Action: int(r.act), Data: t.entryData(e), Member: r.member, Group: r.group}
 	if t.set != nil {
 		x.Mask, x.Order = t.set.Mask(e), t.set.Order(e)
 	}
@@ -106,11 +117,44 @@ func (s *common) tellDefault(t *table) {
 	if s.follow == nil {
 		return
 	}
-	act := -1
+	r := ir.Row{Action: -1, Data: t.actData, Member: t.member, Group: t.group}
 	if t.act != nil {
-		act = t.act.index
+		r.Action = t.act.index
 	}
-	s.follow.Default(t.def.index, act, t.actData)
+	s.follow.Default(t.def.index, r)
+}
+
+// tellMember tells the follower that a member is new or has changed.
+func (s *common) tellMember(p *profile, m *member) {
+	if s.follow != nil {
+		s.follow.Member(p.def.index, m.at, m.act.index, m.data)
+	}
+}
+
+// tellGroup tells the follower that a group is new, or that other members get its frames.
+func (s *common) tellGroup(p *profile, g *group) {
+	if s.follow == nil {
+		return
+	}
+	live, end := make([]ir.Share, 0, len(g.live)), uint64(0)
+	for _, x := range g.live {
+		live = append(live, ir.Share{Member: x.at, Weight: x.end - end})
+		end = x.end
+	}
+	s.follow.Group(p.def.index, g.at, true, live)
+}
+
+// tellMulticast tells the follower which replicas of a multicast group serve.
+func (s *replication) tellMulticast(group uint32) {
+	if s.follow == nil {
+		return
+	}
+	var to []ir.Replica
+	for i := range s.groups[group] {
+		r := s.serving(&s.groups[group][i])
+		to = append(to, ir.Replica{Port: r.Port, Rid: r.Rid})
+	}
+	s.follow.Multicast(group, to)
 }
 
 func (s *common) tellMeter(of, cell int, m *meter) {

@@ -18,7 +18,8 @@ type input struct {
 // calculation is a hash of fields, constants and the payload.
 type calculation struct {
 	name    string
-	index   int // index in Switch.hashes; -1: none
+	algo    string // its name in the JSON
+	index   int    // index in Switch.hashes; -1: none
 	inputs  []input
 	payload bool
 	hash    func(b []byte) uint64

@@ -539,6 +539,7 @@ func (l *compiler) calculation(c *calculation, j jsonCalculation) {
 	if c.hash = algorithm(j.Algo); c.hash == nil {
 		l.fail("unknown hash algorithm %q", j.Algo)
 	}
+	c.algo = j.Algo
 	c.sum = j.Algo == "csum16" || j.Algo == "cksum16"
 	for _, in := range j.Input {
 		switch in.Type {

@@ -52,8 +52,16 @@ func lower(c *compiler) *ir.Program {
 	}
 	l.lowerParser(p)
 	l.lowerPipelines(p)
+	for _, d := range c.p.profiles {
+		p.Profiles = append(p.Profiles, l.lowerProfile(d))
+	}
 	for _, d := range c.p.tables {
-		p.Tables = append(p.Tables, l.lowerTable(d))
+		p.Tables = append(p.Tables, l.lowerTable(d, p))
+	}
+	for i := range p.Tables { // each may run any action that one of them has
+		if t := &p.Tables[i]; t.Profile != nil {
+			t.DataWords = t.Profile.DataWords
+		}
 	}
 	l.lowerChecksums(p)
 	for _, d := range c.p.counters {
@@ -247,9 +255,9 @@ func (l *lowerer) lowerPipelines(p *ir.Program) {
 	}
 }
 
-func (l *lowerer) lowerTable(d *tableDef) ir.Table {
+func (l *lowerer) lowerTable(d *tableDef, p *ir.Program) ir.Table {
 	t := ir.Table{Name: d.Name, Kind: ir.Match(d.kind), KeyWords: d.kw, DataWords: d.dw, Size: d.Size, Next: d.next, Hit: d.hit, Miss: d.miss,
-		Branches: d.branches, BaseMiss: d.baseMiss, Profile: d.profile >= 0, Meter: d.Meters, Counters: d.Counters, Timeout: d.Timeout,
+		Branches: d.branches, BaseMiss: d.baseMiss, Meter: d.Meters, Counters: d.Counters, Timeout: d.Timeout,
 		ConstDefault: d.ConstDefault, Initial: -1, InitData: d.initData}
 	if d.initial != nil {
 		t.Initial = d.initial.index
@@ -257,9 +265,20 @@ func (l *lowerer) lowerTable(d *tableDef) ir.Table {
 	for _, a := range d.actions {
 		t.Actions = append(t.Actions, a.index)
 	}
+	if d.profile >= 0 {
+		t.Profile = p.Profiles[d.profile]
+		t.Profile.DataWords = max(t.Profile.DataWords, d.dw)
+		for _, a := range l.p.profiles[d.profile].actions {
+			if !slices.Contains(d.actions, a) {
+				t.Actions = append(t.Actions, a.index)
+			}
+		}
+	}
 	for _, k := range d.keys {
 		x := ir.Key{Match: ir.Match(k.kind), Bits: k.bits, Words: k.words, At: k.at, Mask: k.mask}
-		if h := l.valid[k.slot]; h != nil {
+		if h := l.valid[k.slot]; k.where != nil {
+			x.Unknown = true
+		} else if h != nil {
 			x.Valid = h
 		} else {
 			x.Field = l.slots[k.slot]
@@ -270,6 +289,14 @@ func (l *lowerer) lowerTable(d *tableDef) ir.Table {
 		t.Keys = append(t.Keys, x)
 	}
 	return t
+}
+
+func (l *lowerer) lowerProfile(d *profileDef) *ir.Profile {
+	p := &ir.Profile{Name: d.Name, Index: d.index, Size: d.Size, DataWords: d.dw}
+	if d.hash != nil {
+		p.Hash = &ir.Hash{Name: d.Name, Algorithm: d.hash.algo, Payload: d.hash.payload, Inputs: l.inputs(d.hash)}
+	}
+	return p
 }
 
 // inputs returns the inputs of a calculation.

@@ -164,7 +164,8 @@ func NewSwitch(p *Program, c Config) (*Switch, error) {
 		tmp:  make([]uint64, p.tmp),
 		rand: rand.New(rand.NewPCG(c.Seed, 0x70345f3136))}
 	s.entries.common, s.entries.actionProfiles = &s.common, &s.actionProfiles
-	s.arrays.common, s.replication.common = &s.common, &s.common
+	s.arrays.common, s.replication.common, s.actionProfiles.common = &s.common, &s.common, &s.common
+	s.replication.actionProfiles = &s.actionProfiles
 	for _, d := range p.profiles {
 		s.profiles = append(s.profiles, newProfile(d))
 	}
@@ -472,7 +473,7 @@ func (s *Switch) multicast(k *packetState, to []Replica) int {
 }
 
 // serving returns a replica, or the backup that serves in its place while its port is down.
-func (s *Switch) serving(r *Replica) *Replica {
+func (s *actionProfiles) serving(r *Replica) *Replica {
 	if len(r.Backups) > 0 && s.down[r.Port] {
 		for i := range r.Backups {
 			if b := &r.Backups[i]; !s.down[b.Port] {

@@ -3,6 +3,7 @@ package xdp
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -23,23 +24,46 @@ func pairs(t testing.TB, kind string) []byte { return widePairs(t, kind, 16) }
 
 func widePairs(t testing.TB, kind string, bits int) []byte {
 	word := func(i int) obj { return fieldOf(field{"out", []string{"a", "b"}[i], 64}) }
+	simple, profiles, calls, egress := "simple", arr{}, arr{}, any(nil)
+	code := arr{prim("assign", word(0), obj{"type": "runtime_data", "value": 0}), prim("assign", word(1), obj{"type": "runtime_data", "value": 1}),
+		prim("assign", fieldOf(specField), hexs(2))}
+	tables, more := arr{}, arr{}
+	if kind == "copies" { // some copies of a group are dropped, by their rid; all others have 1 added
+		kind, egress = "exact", "e"
+		code = append(code, prim("assign", fieldOf(field{"standard_metadata", "mcast_grp", 16}), hexs(1)))
+		more = arr{obj{"name": "add", "id": 3, "runtime_data": arr{}, "primitives": arr{prim("assign", word(0), expr("+", word(0), hexs(1)))}},
+			obj{"name": "gone", "id": 4, "runtime_data": arr{}, "primitives": arr{prim("assign", word(0), hexs(5)), prim("mark_to_drop", obj{"type": "header", "value": "standard_metadata"})}}}
+		tables = arr{obj{"name": "e", "id": 2, "match_type": "exact", "type": "simple", "max_size": 8, "actions": arr{"add", "gone"}, "action_ids": arr{3, 4},
+			"key":         arr{obj{"match_type": "exact", "name": "rid", "target": arr{"standard_metadata", "egress_rid"}, "mask": nil}},
+			"next_tables": obj{"add": nil, "gone": nil}, "base_default_next": nil,
+			"default_entry": obj{"action_id": 3, "action_const": true, "action_data": arr{}, "action_entry_const": true}}}
+	}
+	copied := prim("assign", word(0), fieldOf(field{"standard_metadata", "egress_rid", 16}))
+	if kind == "multicast" {
+		kind, calls, egress = "exact", arr{obj{"name": "copied", "id": 1, "action_id": 2, "next_node": nil}}, "copied"
+		code = append(code, prim("assign", fieldOf(field{"standard_metadata", "mcast_grp", 16}), hexs(1)))
+	}
+	if kind == "selector" {
+		kind, simple = "exact", "indirect_ws"
+		profiles = arr{obj{"name": "p", "id": 1, "max_size": 8, "selector": obj{"algo": "crc32", "input": arr{fieldOf(field{"out", "key", bits})}}}}
+	}
 	root := obj{"__meta__": obj{"version": arr{2, 23}},
 		"header_types": arr{obj{"name": "std_t", "id": 1, "fields": stdFields},
 			obj{"name": "out_t", "id": 2, "fields": arr{arr{"key", bits, false}, arr{"a", 64, false}, arr{"b", 64, false}}}},
 		"headers": arr{obj{"name": "standard_metadata", "id": 1, "header_type": "std_t", "metadata": true},
 			obj{"name": "out", "id": 2, "header_type": "out_t", "metadata": false}},
-		"actions": arr{obj{"name": "set", "id": 1, "runtime_data": arr{obj{"name": "a", "bitwidth": 64}, obj{"name": "b", "bitwidth": 64}},
-			"primitives": arr{prim("assign", word(0), obj{"type": "runtime_data", "value": 0}), prim("assign", word(1), obj{"type": "runtime_data", "value": 1}),
-				prim("assign", fieldOf(specField), hexs(2))}}},
+		"actions": append(more, obj{"name": "set", "id": 1, "runtime_data": arr{obj{"name": "a", "bitwidth": 64}, obj{"name": "b", "bitwidth": 64}},
+			"primitives": code}, obj{"name": "copied", "id": 2, "runtime_data": arr{}, "primitives": arr{copied, prim("assign", word(1), word(0))}}),
 		"parsers": arr{obj{"name": "parser", "id": 0, "init_state": "s", "parse_states": arr{obj{"name": "s", "id": 0,
 			"parser_ops": arr{prim("extract", obj{"type": "regular", "value": "out"})}, "transition_key": arr{},
 			"transitions": arr{obj{"type": "default", "value": nil, "mask": nil, "next_state": nil}}}}}},
 		"deparsers": arr{obj{"name": "deparser", "id": 0, "order": arr{"out"}}},
-		"pipelines": arr{obj{"name": "ingress", "init_table": "t", "conditionals": arr{}, "tables": arr{obj{"name": "t", "id": 1, "match_type": kind,
-			"type": "simple", "max_size": mostPairs, "key": arr{obj{"match_type": kind, "name": "key", "target": arr{"out", "key"}, "mask": nil}},
+		"pipelines": arr{obj{"name": "ingress", "action_profiles": profiles, "init_table": "t", "conditionals": arr{}, "tables": arr{obj{"name": "t", "id": 1, "match_type": kind,
+			"type": simple, "action_profile": "p", "max_size": mostPairs, "key": arr{obj{"match_type": kind, "name": "key", "target": arr{"out", "key"}, "mask": nil}},
 			"actions": arr{"set"}, "action_ids": arr{1}, "next_tables": obj{"set": nil}, "base_default_next": nil,
 			"default_entry": obj{"action_id": 1, "action_const": true, "action_data": arr{"0x0", "0x0"}, "action_entry_const": false}}}},
-			obj{"name": "egress", "init_table": nil, "tables": arr{}, "conditionals": arr{}}}}
+			obj{"name": "egress", "init_table": egress, "tables": tables, "conditionals": arr{}, "action_calls": calls}},
+		"field_aliases": arr{arr{"intrinsic_metadata.mcast_grp", arr{"standard_metadata", "mcast_grp"}}, arr{"intrinsic_metadata.egress_rid", arr{"standard_metadata", "egress_rid"}}}}
 	b, err := json.Marshal(root)
 	if err != nil {
 		t.Fatal(err)
@@ -47,12 +71,24 @@ func widePairs(t testing.TB, kind string, bits int) []byte {
 	return b
 }
 
+// replaceMember has entry h run an action: by a group, in which a new member takes the place of the only one, which is deleted, or by that member alone.
+func (w *twin) replaceMember(h p4.Handle, i uint64, a p4.Action) error {
+	is, was := uint32(1+i%2), uint32(2-i%2)
+	errs := []error{w.sw.SetMember("p", is, a), w.sw.SetGroup("p", 1, []p4.GroupMember{{ID: is, Weight: int(i % 3)}})}
+	if i%5 == 0 {
+		errs = append(errs, w.sw.Modify("t", h, p4.Entry{Member: is}))
+	} else {
+		errs = append(errs, w.sw.Modify("t", h, p4.Entry{Group: 1}))
+	}
+	return errors.Join(append(errs, w.sw.DeleteMember("p", was))...)
+}
+
 // TestNoHalfEntries changes entries and the default entry while another processor runs frames: each frame sees one entry as it was, or as it is.
 func TestNoHalfEntries(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("it takes two processors")
 	}
-	for _, kind := range []string{"exact", "ternary", "lpm"} {
+	for _, kind := range []string{"exact", "ternary", "lpm", "selector", "multicast"} {
 		t.Run(kind, func(t *testing.T) {
 			w := newTwin(t, pairs(t, kind))
 			w.x.port(1)
@@ -77,6 +113,25 @@ func TestNoHalfEntries(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+			}
+			// modify has the entry run the action with i.
+			var h p4.Handle
+			modify := func(i uint64) error { return w.sw.Modify("t", h, action(i)) }
+			if kind == "selector" {
+				keyed = func(key byte, i uint64) p4.Entry {
+					return p4.Entry{Key: []p4.Match{{Value: []byte{key}}}, Group: 1}
+				}
+				modify = func(i uint64) error { return w.replaceMember(h, i, action(i).Action) }
+				must(w.sw.SetMember("p", 1, action(0).Action))
+				must(w.sw.SetGroup("p", 1, []p4.GroupMember{{ID: 1}}))
+			}
+			if kind == "multicast" { // the copies for a group are alike, as its replicas have one rid
+				modify = func(i uint64) error {
+					rid := uint16(min(i, 1<<16-1))
+					to := []p4.Replica{{Port: 2, Rid: rid}, {Port: 3, Rid: rid}, {Port: 4, Rid: rid}}
+					return w.sw.SetMulticast(1, to[:2+i%2])
+				}
+				must(modify(0))
 			}
 			h, err := w.sw.Insert("t", keyed(1, 0))
 			must(err)
@@ -107,13 +162,16 @@ func TestNoHalfEntries(t *testing.T) {
 					frames.Add(1)
 				}
 			}()
-			const changes = 20_000
+			changes := uint64(20_000)
+			if kind == "selector" { // its few numbers wait for grace periods
+				changes = 4000
+			}
 			begun := time.Now()
 			made := uint64(0)
 			for i := uint64(1); i <= changes || frames.Load() < 1000 && time.Since(begun) < 30*time.Second; i++ {
 				made = i
-				must(w.sw.Modify("t", h, action(i)))
-				if i%1000 == 0 {
+				must(modify(i))
+				if i%1000 == 0 && kind != "selector" && kind != "multicast" {
 					must(w.sw.SetDefault("t", action(i)))
 				}
 				other, err := w.sw.Insert("t", keyed(byte(10+i%40), 1<<63))
@@ -223,6 +281,43 @@ func manyPrefixes(t *testing.T, bits int) {
 	t.Logf("%d entries, %d graces, %d blocks, %d records ever", len(have), w.x.graces.n, s.blocks.used, s.recs.used)
 	if st := w.x.Stopped(); len(st) > 0 || w.kernel != 12000 {
 		t.Errorf("stopped: %v, %d frames in the kernel", st, w.kernel)
+	}
+}
+
+// TestMembersRest: the number of a member that was deleted, its record, and the block of a group that was changed, are not given to others before a grace period.
+func TestMembersRest(t *testing.T) {
+	w := newTwin(t, pairs(t, "selector"))
+	m := w.x.profiles.profiles[0]
+	left := map[string]int{} // how many grace periods there had been
+	is := map[string]uint32{}
+	graces := 0
+	for i := range uint64(3000) {
+		id, was := uint32(1+i%2), uint32(2-i%2)
+		err := errors.Join(w.sw.SetMember("p", id, p4.Action{Name: "set", Args: [][]byte{bigEndian(i), bigEndian(i)}}), w.sw.SetGroup("p", 1, []p4.GroupMember{{ID: id}}))
+		if i > 0 {
+			err = errors.Join(err, w.sw.DeleteMember("p", was))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := map[string]uint32{"block": *m.groups.half(int(m.groupAt[1]))}
+		for _, n := range m.memberAt {
+			now["number"], now["record"] = n, *m.members.half(int(n))
+		}
+		for what, n := range now {
+			key := fmt.Sprint(what, " ", n)
+			if since, there := left[key]; there && since == w.x.graces.n {
+				t.Fatalf("%s is another one's in the grace period in which it was left", key)
+			}
+			delete(left, key)
+			if was, there := is[what]; there {
+				left[fmt.Sprint(what, " ", was)] = graces
+			}
+		}
+		is, graces = now, w.x.graces.n
+	}
+	if w.x.graces.n == 0 || w.x.graces.n > 200 || len(w.x.Stopped()) > 0 {
+		t.Errorf("%d grace periods, stopped: %v", w.x.graces.n, w.x.Stopped())
 	}
 }
 

@@ -18,13 +18,14 @@ const (
 	NoTableHit
 	IngressDrop
 	EgressDrop
+	NoReplica
 	Lost
 	UnknownPort
 	HeadlessDropped // counted beside the reason for which it was to go to the engine
 	firstReason
 )
 
-var outcomeNames = [firstReason]string{"forwarded", "parser-error", "no-table-hit", "ingress-drop", "egress-drop", "lost", "unknown-port", "headless-dropped"}
+var outcomeNames = [firstReason]string{"forwarded", "parser-error", "no-table-hit", "ingress-drop", "egress-drop", "no-replica", "lost", "unknown-port", "headless-dropped"}
 
 // Reason says what the kernel cannot run, and why, so that a frame goes to the engine.
 type Reason struct {
@@ -63,13 +64,17 @@ type settings struct {
 	// word of the registers while it has them; the program stores 1.
 	Outlives bool
 	Owner    uint32
+	// NoCopies leaves frames to multicast groups to the engine.
+	NoCopies bool
 }
 
 // descriptors are the file descriptors of the kernel's maps. Lists are by the object's index in the program; 0:
 // the object has no map.
 type descriptors struct {
 	state, in, out, devices, own, outcomes, going, defaults, crc, turn, clock int
+	multicast, lists, sets                                                    int // of copies
 	tables, slots, masks, hits, direct, counters, meters, registers           []int
+	members, actions, groups, blocks                                          []int // by action profile
 	defaultAt                                                                 []int
 }
 
@@ -85,6 +90,7 @@ type compiled struct {
 	size    int // of the state, in bytes
 	// registers: the program uses them.
 	registers bool
+	copies    bool // it has copies made of frames
 	// finishes: frames may come to their end in the kernel.
 	finishes bool
 }
@@ -125,7 +131,7 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 			if g.lay.size > maxState {
 				return compiled{}, fmt.Errorf("the state of a frame has %d bytes, more than %d", g.lay.size, maxState)
 			}
-			return compiled{shorten(g.code, g.lay.size), g.reasons, g.parts, g.lay.size, u.registers, leads(g.code, end("ingress"))}, nil
+			return compiled{shorten(g.code, g.lay.size), g.reasons, g.parts, g.lay.size, u.registers, leads(g.code, "multicast"), leads(g.code, end("ingress"))}, nil
 		}
 		u = g.next
 	}
@@ -176,6 +182,12 @@ func (g *gen) pipelines() {
 	if leads(g.code, end("egress")) {
 		g.emit()
 	}
+	if leads(g.code, "multicast") {
+		g.multicast()
+	}
+	if leads(g.code, "leaves") {
+		g.leave()
+	}
 	g.drops()
 }
 
@@ -185,7 +197,7 @@ func (g *emitter) fromState(f *ir.Field, at int16) {
 		return
 	}
 	if _, ok := g.lay.fields[f]; ok {
-		g.add(asm.LoadMem(asm.R1, rState, at, asm.DWord))
+		g.load(asm.R1, rState, int(at), asm.DWord)
 		g.storeStdReg(f, asm.R1)
 	}
 }
@@ -194,21 +206,40 @@ func (g *emitter) fromState(f *ir.Field, at int16) {
 // reads it, since asking takes as long as looking up two tables.
 func (g *emitter) time() {
 	known := g.fresh()
-	g.add(asm.LoadMem(asm.R1, rState, atTimed, asm.DWord), asm.JNE.Imm(asm.R1, 0, known), storeImm(rState, atTimed, 1, asm.DWord))
-	g.add(asm.FnKtimeGetNs.Call(), asm.LoadMapValue(asm.R2, g.maps.clock, 0), asm.LoadMem(asm.R1, asm.R2, 8, asm.DWord), asm.Mul.Reg(asm.R0, asm.R1),
-		asm.LoadMem(asm.R1, asm.R2, 0, asm.DWord), asm.Add.Reg(asm.R0, asm.R1), asm.Div.Imm(asm.R0, 1000), asm.StoreMem(rState, atTime, asm.R0, asm.DWord))
+	g.get(asm.R1, atTimed)
+	g.whenImm(asm.JNE, asm.R1, 0, known)
+	g.set(atTimed, 1)
+	g.add(asm.FnKtimeGetNs.Call())
+	g.address(asm.R2, g.maps.clock)
+	g.load(asm.R1, asm.R2, 8, asm.DWord)
+	g.with(asm.Mul, asm.R0, asm.R1)
+	g.load(asm.R1, asm.R2, 0, asm.DWord)
+	g.with(asm.Add, asm.R0, asm.R1)
+	g.add(asm.Div.Imm(asm.R0, 1000))
+	g.put(atTime, asm.R0)
 	g.fromState(g.p.Std.IngressTime, atTime)
 	g.label(known)
 }
 
 // prologue makes the state of a frame.
 func (g *gen) prologue() {
-	g.add(asm.Mov.Reg(rCtx, asm.R1), storeImm(asm.RFP, -4, 0, asm.Word), asm.LoadMapPtr(asm.R1, g.maps.state), asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, -4), asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "no-state"), asm.Mov.Reg(rState, asm.R0))
-	g.add(storeImm(rState, atMissed, 0, asm.DWord), storeImm(rState, atBad, 0, asm.DWord), storeImm(rState, atParsed, 0, asm.DWord), storeImm(rState, atTaken, 0, asm.DWord), storeImm(rState, atTimed, 0, asm.DWord),
-		storeImm(rState, atMoved, 0, asm.DWord), storeImm(rState, atError, int64(g.p.NoError), asm.DWord))
+	g.with(asm.Mov, rCtx, asm.R1)
+	g.add(storeImm(asm.RFP, -4, 0, asm.Word))
+	g.add(asm.LoadMapPtr(asm.R1, g.maps.state))
+	g.with(asm.Mov, asm.R2, asm.RFP)
+	g.calc(asm.Add, asm.R2, -4)
+	g.add(asm.FnMapLookupElem.Call())
+	g.whenImm(asm.JEq, asm.R0, 0, "no-state")
+	g.with(asm.Mov, rState, asm.R0)
+	g.set(atMissed, 0)
+	g.set(atBad, 0)
+	g.set(atParsed, 0)
+	g.set(atTaken, 0)
+	g.set(atTimed, 0)
+	g.set(atMoved, 0)
+	g.add(storeImm(rState, atError, int64(g.p.NoError), asm.DWord))
 	for _, at := range g.lay.zero {
-		g.add(storeImm(rState, int16(at), 0, asm.DWord))
+		g.set(at, 0)
 	}
 	for i, h := range g.p.Deparse {
 		if slices.Contains(g.p.Deparse[:i], h) { // it leaves twice
@@ -216,25 +247,35 @@ func (g *gen) prologue() {
 			break
 		}
 	}
-	g.add(asm.LoadMem(asm.R1, rCtx, ctxIfindex, asm.Word), asm.JGE.Imm(asm.R1, int32(g.opt.Indices), "unknown-port"), asm.LSh.Imm(asm.R1, 2),
-		asm.LoadMapValue(asm.R2, g.maps.in, 0), asm.Add.Reg(asm.R2, asm.R1), asm.LoadMem(asm.R1, asm.R2, 0, asm.Word),
-		asm.StoreMem(rState, atIn, asm.R1, asm.DWord), asm.JEq.Imm(asm.R1, 0, "unknown-port"), asm.JSet.Imm(asm.R1, inOn, "on"))
+	g.load(asm.R1, rCtx, ctxIfindex, asm.Word)
+	g.whenImm(asm.JGE, asm.R1, g.opt.Indices, "unknown-port")
+	g.calc(asm.LSh, asm.R1, 2)
+	g.address(asm.R2, g.maps.in)
+	g.with(asm.Add, asm.R2, asm.R1)
+	g.get32(asm.R1, asm.R2, 0)
+	g.put(atIn, asm.R1)
+	g.whenImm(asm.JEq, asm.R1, 0, "unknown-port")
+	g.whenImm(asm.JSet, asm.R1, inOn, "on")
 	if g.opt.Outlives {
 		g.watched()
 	}
 	g.pass(whyOff)
 	g.label("on")
-	g.add(asm.And.Imm(asm.R1, inNumber))
+	g.calc(asm.And, asm.R1, inNumber)
 	g.storeStdReg(g.p.Std.IngressPort, asm.R1)
 	if g.u.timed[Reason{}] || g.u.written[g.p.Std.IngressTime] {
 		g.time()
 	}
 	g.frame()
-	g.add(asm.Mov.Reg(asm.R1, rEnd), asm.Sub.Reg(asm.R1, rData), asm.StoreMem(rState, atArrived, asm.R1, asm.DWord),
-		asm.StoreMem(rState, atLength, asm.R1, asm.DWord))
-	g.add(asm.Mov.Reg(asm.R1, rCtx), asm.FnXdpGetBuffLen.Call(), asm.LoadMem(asm.R1, rState, atArrived, asm.DWord))
+	g.with(asm.Mov, asm.R1, rEnd)
+	g.with(asm.Sub, asm.R1, rData)
+	g.put(atArrived, asm.R1)
+	g.put(atLength, asm.R1)
+	g.with(asm.Mov, asm.R1, rCtx)
+	g.add(asm.FnXdpGetBuffLen.Call())
+	g.get(asm.R1, atArrived)
 	whole := g.fresh()
-	g.add(asm.JEq.Reg(asm.R0, asm.R1, whole))
+	g.compareRegs(asm.JEq, asm.R0, asm.R1, whole)
 	g.pass("the frame lies in several buffers")
 	g.label(whole)
 	g.storeStdReg(g.p.Std.PacketLength, asm.R1)
@@ -246,25 +287,48 @@ func (g *gen) queue() {
 	if s.Group != nil && g.u.written[s.Group] {
 		one := g.fresh()
 		g.readField(s.Group, 0, asm.R1)
-		g.add(asm.JEq.Imm(asm.R1, 0, one))
-		g.pass("the frame goes to a multicast group")
+		g.whenImm(asm.JEq, asm.R1, 0, one)
+		if why := g.noCopies(); why != "" {
+			g.pass("the frame goes to a multicast group: " + why)
+		} else {
+			g.jump("multicast")
+		}
 		g.label(one)
 	}
+	g.waits()
+	g.readField(s.EgressSpec, 0, asm.R1)
+	g.whenImm(asm.JEq, asm.R1, int(g.opt.DropPort), "dropped-ingress")
+	g.put(atPort, asm.R1)
+	g.storeStdReg(s.EgressPort, asm.R1)
+	g.leaveQueue(0)
+}
+
+// waits has frames go to the engine that have a priority which ports do not have, and notes the time.
+func (g *gen) waits() {
+	s := &g.p.Std
 	if s.Priority != nil && g.u.written[s.Priority] {
 		ok := g.fresh()
 		g.readField(s.Priority, 0, asm.R1)
-		g.add(asm.JLT.Imm(asm.R1, int32(g.opt.Queues), ok))
+		g.whenImm(asm.JLT, asm.R1, g.opt.Queues, ok)
 		g.pass("the frame has a priority that ports do not have")
 		g.label(ok)
-		g.storeStdReg(s.Qid, asm.R1)
 	}
-	g.readField(s.EgressSpec, 0, asm.R1)
-	g.add(asm.JEq.Imm(asm.R1, int32(g.opt.DropPort), "dropped-ingress"), asm.StoreMem(rState, atPort, asm.R1, asm.DWord))
-	g.storeStdReg(s.EgressPort, asm.R1)
-	g.storeStd(s.EgressSpec, uint64(g.opt.DropPort)+1)
-	g.storeStd(s.InstanceType, 0)
 	if g.u.read[s.EnqTime] || g.u.read[s.EgressTime] {
 		g.time()
+	}
+}
+
+// leaveQueue stores what egress finds in the fields of the architecture, beside the port.
+func (g *gen) leaveQueue(instance uint64) {
+	s := &g.p.Std
+	if s.Priority != nil && s.Qid != nil && g.u.written[s.Priority] {
+		g.readField(s.Priority, 0, asm.R1)
+		g.storeStdReg(s.Qid, asm.R1)
+	}
+	g.storeStd(s.EgressSpec, uint64(g.opt.DropPort)+1)
+	g.storeStd(s.InstanceType, instance)
+	for _, f := range []*ir.Field{s.EnqDepth, s.DeqTime, s.DeqDepth} {
+		g.storeStd(f, 0)
 	}
 	g.fromState(s.EnqTime, atTime)
 	g.fromState(s.EgressTime, atTime)
@@ -275,28 +339,47 @@ func (g *gen) queue() {
 func (g *gen) emit() {
 	g.readField(g.p.Std.EgressSpec, 0, asm.R1)
 	there, none := g.fresh(), g.fresh()
-	g.add(asm.JEq.Imm(asm.R1, int32(g.opt.DropPort), "dropped-egress"), asm.LoadMem(asm.R2, rState, atPort, asm.DWord),
-		asm.JGE.Imm(asm.R2, devices, none), asm.Mov.Reg(asm.R1, asm.R2), asm.LSh.Imm(asm.R1, 2), asm.LoadMapValue(asm.R3, g.maps.out, 0),
-		asm.Add.Reg(asm.R3, asm.R1), asm.LoadMem(asm.R1, asm.R3, 0, asm.Word), asm.JEq.Imm(asm.R1, 0, none), asm.StoreMem(rState, atLongest, asm.R1, asm.DWord),
-		asm.LoadMapPtr(asm.R1, g.maps.devices), asm.Mov.Imm(asm.R3, 0), asm.FnRedirectMap.Call(), asm.JEq.Imm(asm.R0, xdpRedirect, there))
+	g.whenImm(asm.JEq, asm.R1, int(g.opt.DropPort), "dropped-egress")
+	g.get(asm.R2, atPort)
+	g.whenImm(asm.JGE, asm.R2, devices, none)
+	g.with(asm.Mov, asm.R1, asm.R2)
+	g.calc(asm.LSh, asm.R1, 2)
+	g.address(asm.R3, g.maps.out)
+	g.with(asm.Add, asm.R3, asm.R1)
+	g.get32(asm.R1, asm.R3, 0)
+	g.whenImm(asm.JEq, asm.R1, 0, none)
+	g.put(atLongest, asm.R1)
+	g.add(asm.LoadMapPtr(asm.R1, g.maps.devices))
+	g.calc(asm.Mov, asm.R3, 0)
+	g.add(asm.FnRedirectMap.Call())
+	g.whenImm(asm.JEq, asm.R0, xdpRedirect, there)
 	g.label(none)
-	g.pass("it goes to a port that the kernel does not send to")
+	g.pass(whyPort)
 	g.label(there)
+	g.jump("leaves")
+}
+
+// leave makes the frame's bytes, and ends.
+func (g *gen) leave() {
+	g.label("leaves")
 	g.out.updateChecksums()
 	g.part(g.out.deparse)
-	g.add(storeImm(rState, atOutcome, Forwarded, asm.DWord), asm.Mov.Imm(rData, xdpRedirect))
+	g.set(atOutcome, Forwarded)
+	g.calc(asm.Mov, rData, xdpRedirect)
 	g.jump("done")
 }
 
 // drops are the ends of frames that the program drops, with the engine's reasons.
 func (g *gen) drops() {
 	end := func(outcome int) {
-		g.add(storeImm(rState, atOutcome, int64(outcome), asm.DWord))
+		g.set(atOutcome, int64(outcome))
 		g.jump("drop")
 	}
 	g.label("dropped-ingress")
-	g.add(asm.LoadMem(asm.R1, rState, atError, asm.DWord), asm.JNE.Imm(asm.R1, int32(g.p.NoError), "drop-error"),
-		asm.LoadMem(asm.R1, rState, atMissed, asm.DWord), asm.JNE.Imm(asm.R1, 0, "drop-missed"))
+	g.get(asm.R1, atError)
+	g.whenImm(asm.JNE, asm.R1, int(g.p.NoError), "drop-error")
+	g.get(asm.R1, atMissed)
+	g.whenImm(asm.JNE, asm.R1, 0, "drop-missed")
 	end(IngressDrop)
 	g.label("drop-error")
 	end(ParserError)
@@ -304,8 +387,10 @@ func (g *gen) drops() {
 	end(NoTableHit)
 	g.label("dropped-egress")
 	end(EgressDrop)
+	g.label("dropped-replica")
+	end(NoReplica)
 	g.label("drop")
-	g.add(asm.Mov.Imm(rData, xdpDrop))
+	g.calc(asm.Mov, rData, xdpDrop)
 }
 
 // finish counts, and ends the program with return code R8. Nothing that a frame does is visible before; until
@@ -314,24 +399,31 @@ func (g *gen) finish() {
 	g.label("done")
 	for _, m := range g.marked {
 		none := g.fresh()
-		g.add(asm.LoadMem(asm.R1, rState, int16(m.at), asm.DWord), asm.JEq.Imm(asm.R1, 0, none), asm.Sub.Imm(asm.R1, 1))
+		g.get(asm.R1, m.at)
+		g.whenImm(asm.JEq, asm.R1, 0, none)
+		g.calc(asm.Sub, asm.R1, 1)
 		g.cellOf(m.fd, none)
 		g.plus(0, 1)
-		g.add(asm.LoadMem(asm.R2, rState, atArrived, asm.DWord), asm.LoadMem(asm.R1, asm.R0, 8, asm.DWord), asm.Add.Reg(asm.R1, asm.R2),
-			asm.StoreMem(asm.R0, 8, asm.R1, asm.DWord))
+		g.get(asm.R2, atArrived)
+		g.load(asm.R1, asm.R0, 8, asm.DWord)
+		g.with(asm.Add, asm.R1, asm.R2)
+		g.keep(asm.R0, 8, asm.R1, asm.DWord)
 		g.label(none)
 	}
 	g.label("counted")
 	g.freeRegisters()
 	g.countOutcome("exit")
 	g.label("exit")
-	g.add(asm.Mov.Reg(asm.R0, rData), asm.Return())
+	g.with(asm.Mov, asm.R0, rData)
+	g.add(asm.Return())
 
 	g.label("lost") // cannot be: the kernel wants to see that it is thought of
-	g.add(storeImm(rState, atOutcome, Lost, asm.DWord), asm.Mov.Imm(rData, xdpAborted))
+	g.set(atOutcome, Lost)
+	g.calc(asm.Mov, rData, xdpAborted)
 	g.jump("counted")
 	g.label("unknown-port")
-	g.add(storeImm(rState, atOutcome, UnknownPort, asm.DWord), asm.Mov.Imm(rData, xdpPass))
+	g.set(atOutcome, UnknownPort)
+	g.calc(asm.Mov, rData, xdpPass)
 	g.jump("counted")
 	for n := range g.reasons {
 		g.label(passLabel(n))
@@ -347,31 +439,39 @@ func (g *gen) finish() {
 	if g.opt.Outlives {
 		g.headless()
 	} else {
-		g.add(asm.Mov.Imm(asm.R0, xdpPass), asm.Return())
+		g.calc(asm.Mov, asm.R0, xdpPass)
+		g.add(asm.Return())
 	}
 	g.label("no-state")
-	g.add(asm.Mov.Imm(asm.R0, xdpAborted), asm.Return())
+	g.calc(asm.Mov, asm.R0, xdpAborted)
+	g.add(asm.Return())
 }
 
 // toOwn gives the frame to the interface's own program, if there is one.
 func (g *gen) toOwn() {
-	g.add(asm.LoadMem(asm.R3, rState, atIn, asm.DWord), asm.RSh.Imm(asm.R3, inSlot), asm.And.Imm(asm.R3, slots-1), asm.Mov.Reg(asm.R1, rCtx),
-		asm.LoadMapPtr(asm.R2, g.maps.own), asm.FnTailCall.Call())
+	g.get(asm.R3, atIn)
+	g.calc(asm.RSh, asm.R3, inSlot)
+	g.calc(asm.And, asm.R3, slots-1)
+	g.with(asm.Mov, asm.R1, rCtx)
+	g.add(asm.LoadMapPtr(asm.R2, g.maps.own))
+	g.add(asm.FnTailCall.Call())
 }
 
 // cellOf loads the address of cell R1 of an array into R0, or jumps to none.
 func (g *emitter) cellOf(fd int, none string) {
-	g.add(asm.StoreMem(asm.RFP, -4, asm.R1, asm.Word))
+	g.keep(asm.RFP, -4, asm.R1, asm.Word)
 	g.lookUp(fd, -4, none)
 }
 
 // plus adds n to the word at off of R0. It need not be atomic, because each processor has counters of its own.
 func (g *emitter) plus(off int16, n int32) {
-	g.add(asm.LoadMem(asm.R1, asm.R0, off, asm.DWord), asm.Add.Imm(asm.R1, n), asm.StoreMem(asm.R0, off, asm.R1, asm.DWord))
+	g.load(asm.R1, asm.R0, int(off), asm.DWord)
+	g.calc(asm.Add, asm.R1, int(n))
+	g.keep(asm.R0, int(off), asm.R1, asm.DWord)
 }
 
 func (g *gen) countOutcome(none string) {
-	g.add(asm.LoadMem(asm.R1, rState, atOutcome, asm.DWord))
+	g.get(asm.R1, atOutcome)
 	g.cellOf(g.maps.outcomes, none)
 	g.plus(0, 1)
 }

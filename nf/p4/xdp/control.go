@@ -279,7 +279,7 @@ func (g *operator) addHeader(h *ir.Header, fast bool) {
 	}
 	there := g.fresh()
 	g.readValid(h, asm.R1)
-	g.add(asm.JNE.Imm(asm.R1, 0, there))
+	g.whenImm(asm.JNE, asm.R1, 0, there)
 	g.move(h)
 	if !fast {
 		g.clearBytes(h)
@@ -291,7 +291,9 @@ func (g *operator) addHeader(h *ir.Header, fast bool) {
 
 // length changes packet_length by a header.
 func (g *emitter) length(op asm.ALUOp, h *ir.Header) {
-	g.add(asm.LoadMem(asm.R1, rState, atLength, asm.DWord), op.Imm(asm.R1, int32(h.Bits/8)), asm.StoreMem(rState, atLength, asm.R1, asm.DWord))
+	g.get(asm.R1, atLength)
+	g.add(op.Imm(asm.R1, int32(h.Bits/8)))
+	g.put(atLength, asm.R1)
 }
 
 func (g *operator) removeHeader(h *ir.Header) {
@@ -300,7 +302,7 @@ func (g *operator) removeHeader(h *ir.Header) {
 	}
 	gone := g.fresh()
 	g.readValid(h, asm.R1)
-	g.add(asm.JEq.Imm(asm.R1, 0, gone))
+	g.whenImm(asm.JEq, asm.R1, 0, gone)
 	g.move(h)
 	g.length(asm.Sub, h)
 	g.setInvalid(h)
@@ -329,7 +331,7 @@ func (g *operator) assignHeader(to, from *ir.Header) {
 	gone, done := g.fresh(), g.fresh()
 	g.move(to)
 	g.readValid(from, asm.R1)
-	g.add(asm.JEq.Imm(asm.R1, 0, gone))
+	g.whenImm(asm.JEq, asm.R1, 0, gone)
 	g.setValid(to)
 	a, b := g.bytesOf(to), g.bytesOf(from)
 	g.copyBytes(rState, a, rState, b, (to.Bits+63)/64*8)
@@ -349,7 +351,9 @@ func (g *operator) count(op *ir.Call) {
 	g.value(index(op.Args[1].Expr), 0)
 	m := g.mark()
 	g.marked = append(g.marked, marked{m, g.maps.counters[i]})
-	g.add(asm.JGE.Imm(pool[0], int32(g.p.Counters[i].Size), skip), asm.Add.Imm(pool[0], 1), asm.StoreMem(rState, int16(m), pool[0], asm.DWord))
+	g.add(asm.JGE.Imm(pool[0], int32(g.p.Counters[i].Size), skip))
+	g.add(asm.Add.Imm(pool[0], 1))
+	g.add(asm.StoreMem(rState, int16(m), pool[0], asm.DWord))
 	g.label(skip)
 }
 
@@ -363,7 +367,8 @@ func (g *operator) meter(op *ir.Call) {
 	g.value(index(op.Args[1].Expr), 0)
 	g.add(asm.JGE.Imm(pool[0], int32(g.p.Meters[i].Size), skip))
 	g.cell(g.maps.meters[i], pool[0])
-	g.add(asm.LoadMem(asm.R1, asm.R2, 0, asm.DWord), asm.JEq.Imm(asm.R1, 0, green))
+	g.load(asm.R1, asm.R2, 0, asm.DWord)
+	g.whenImm(asm.JEq, asm.R1, 0, green)
 	g.pass(fmt.Sprintf("meter %s has rates", op.Args[0].Name))
 	g.label(green)
 	g.assign(op.Args[2].Expr, &ir.Expr{Op: ir.Const, Const: []uint64{0}})
@@ -372,5 +377,7 @@ func (g *operator) meter(op *ir.Call) {
 
 // cell leaves the address of word r, which is below the map's number of words, in R2. It changes r, which is not R2.
 func (g *emitter) cell(fd int, r asm.Register) {
-	g.add(asm.LSh.Imm(r, 3), asm.LoadMapValue(asm.R2, fd, 0), asm.Add.Reg(asm.R2, r))
+	g.calc(asm.LSh, r, 3)
+	g.address(asm.R2, fd)
+	g.with(asm.Add, asm.R2, r)
 }

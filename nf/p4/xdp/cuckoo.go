@@ -241,7 +241,11 @@ func (x *Executor) newCuckoo(t *ir.Table, keyWords int, seed uint64) (c *cuckoo,
 
 // mix takes the key's word in R1 into the hash in R2; R3 is the multiplier. It changes R0.
 func (g *emitter) mix() {
-	g.add(asm.Xor.Reg(asm.R2, asm.R1), asm.Mul.Reg(asm.R2, asm.R3), asm.Mov.Reg(asm.R0, asm.R2), asm.RSh.Imm(asm.R0, 32), asm.Xor.Reg(asm.R2, asm.R0))
+	g.with(asm.Xor, asm.R2, asm.R1)
+	g.with(asm.Mul, asm.R2, asm.R3)
+	g.with(asm.Mov, asm.R0, asm.R2)
+	g.calc(asm.RSh, asm.R0, 32)
+	g.with(asm.Xor, asm.R2, asm.R0)
 }
 
 // lookCuckoo leaves the entry of the packet's key in rEntry; none: it jumps to miss.
@@ -253,7 +257,7 @@ func (g *pipes) lookCuckoo(n int, t *ir.Table, miss string) {
 		k := &t.Keys[i]
 		for w := range k.Words {
 			g.key(k, w)
-			g.add(asm.StoreMem(asm.RFP, int16(at+8*(k.At+w)), asm.R1, asm.DWord))
+			g.keep(asm.RFP, at+8*(k.At+w), asm.R1, asm.DWord)
 			g.mix()
 		}
 	}
@@ -264,22 +268,34 @@ func (g *pipes) lookCuckoo(n int, t *ir.Table, miss string) {
 // probe leaves in entry the one of the key at a place of the stack, whose hash is in R2; none: it jumps to miss. It changes R0, R1, R3 and R4.
 func (g *emitter) probe(n int, s cuckooShape, at int, entry asm.Register, miss string) {
 	found := g.fresh()
-	g.add(asm.Mov.Reg(asm.R4, asm.R2), asm.RSh.Imm(asm.R4, 56))
+	g.with(asm.Mov, asm.R4, asm.R2)
+	g.calc(asm.RSh, asm.R4, 56)
 	for second := range 2 {
-		g.add(asm.Mov.Reg(asm.R1, asm.R2))
+		g.with(asm.Mov, asm.R1, asm.R2)
 		if second > 0 {
-			g.add(asm.RSh.Imm(asm.R1, 24))
+			g.calc(asm.RSh, asm.R1, 24)
 		}
-		g.add(asm.And.Imm(asm.R1, int32(s.buckets-1)), asm.LSh.Imm(asm.R1, 4), asm.LoadMapValue(asm.R3, g.maps.slots[n], 0), asm.Add.Reg(asm.R3, asm.R1))
+		g.calc(asm.And, asm.R1, s.buckets-1)
+		g.calc(asm.LSh, asm.R1, 4)
+		g.address(asm.R3, g.maps.slots[n])
+		g.with(asm.Add, asm.R3, asm.R1)
 		for j := range slotsOf {
 			next := g.fresh()
-			g.add(asm.LoadMem(asm.R1, asm.R3, int16(4*j), asm.Word), asm.Mov.Reg(asm.R0, asm.R1), asm.RSh.Imm(asm.R0, recordBits),
-				asm.JNE.Reg(asm.R0, asm.R4, next), asm.And.Imm(asm.R1, 1<<recordBits-1), asm.JEq.Imm(asm.R1, 0, next), asm.Sub.Imm(asm.R1, 1),
-				asm.JGE.Imm(asm.R1, int32(s.records), next), asm.Mul.Imm(asm.R1, int32(8*s.words)), asm.LoadMapValue(entry, g.maps.tables[n], 0),
-				asm.Add.Reg(entry, asm.R1))
+			g.load(asm.R1, asm.R3, 4*j, asm.Word)
+			g.with(asm.Mov, asm.R0, asm.R1)
+			g.calc(asm.RSh, asm.R0, recordBits)
+			g.compareRegs(asm.JNE, asm.R0, asm.R4, next)
+			g.calc(asm.And, asm.R1, 1<<recordBits-1)
+			g.whenImm(asm.JEq, asm.R1, 0, next)
+			g.calc(asm.Sub, asm.R1, 1)
+			g.whenImm(asm.JGE, asm.R1, s.records, next)
+			g.calc(asm.Mul, asm.R1, 8*s.words)
+			g.address(entry, g.maps.tables[n])
+			g.with(asm.Add, entry, asm.R1)
 			for w := range s.keyWords {
-				g.add(asm.LoadMem(asm.R0, entry, int16(8*w), asm.DWord), asm.LoadMem(asm.R1, asm.RFP, int16(at+8*w), asm.DWord),
-					asm.JNE.Reg(asm.R0, asm.R1, next))
+				g.load(asm.R0, entry, 8*w, asm.DWord)
+				g.load(asm.R1, asm.RFP, at+8*w, asm.DWord)
+				g.compareRegs(asm.JNE, asm.R0, asm.R1, next)
 			}
 			g.jump(found)
 			g.label(next)
@@ -287,5 +303,5 @@ func (g *emitter) probe(n int, s cuckooShape, at int, entry asm.Register, miss s
 	}
 	g.jump(miss)
 	g.label(found)
-	g.add(asm.Add.Imm(entry, int32(8*s.keyWords)))
+	g.calc(asm.Add, entry, 8*s.keyWords)
 }

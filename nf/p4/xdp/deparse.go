@@ -19,19 +19,9 @@ func (g *deparsing) checksum(c *ir.Checksum, sure *ir.Header) {
 	if !c.Sum || c.Payload {
 		unsupported("checksum %s is none of headers by csum16", c.Name)
 	}
-	var inputs []ir.Input
-	for _, in := range c.Inputs {
-		if in.Header != nil {
-			for _, f := range in.Header.Fields {
-				inputs = append(inputs, ir.Input{Field: f})
-			}
-			continue
-		}
-		inputs = append(inputs, in)
-	}
-	// What is never valid does not count.
-	inputs = slices.DeleteFunc(inputs, func(in ir.Input) bool { return in.Field != nil && !in.Field.Header.Meta && !g.u.may[in.Field.Header] })
-	g.add(asm.Mov.Imm(asm.R1, 0), asm.Mov.Imm(asm.R2, 0))
+	inputs := g.u.fieldsOf(c.Inputs)
+	g.calc(asm.Mov, asm.R1, 0)
+	g.calc(asm.Mov, asm.R2, 0)
 	pos := 0 // bits so far, modulo 16
 	for len(inputs) > 0 {
 		if inputs[0].Field == nil {
@@ -49,7 +39,7 @@ func (g *deparsing) checksum(c *ir.Checksum, sure *ir.Header) {
 		gone := g.fresh()
 		if !h.Meta && h != sure {
 			g.readValid(h, asm.R3)
-			g.add(asm.JEq.Imm(asm.R3, 0, gone))
+			g.whenImm(asm.JEq, asm.R3, 0, gone)
 		}
 		before := pos
 		for len(run) > 0 {
@@ -71,19 +61,26 @@ func (g *deparsing) checksum(c *ir.Checksum, sure *ir.Header) {
 	g.fold(asm.R1, 5)
 	g.swap(asm.R1, 16)
 	g.fold(asm.R2, 5)
-	g.add(asm.Add.Reg(asm.R1, asm.R2))
+	g.with(asm.Add, asm.R1, asm.R2)
 	g.fold(asm.R1, 2)
-	g.add(asm.Xor.Imm(asm.R1, 0xffff), asm.And.Imm(asm.R1, 0xffff))
+	g.calc(asm.Xor, asm.R1, 0xffff)
+	g.calc(asm.And, asm.R1, 0xffff)
 }
 
 // fold adds the 16-bit words of r so many times; it changes R3.
 func (g *deparsing) fold(r asm.Register, times int) {
 	if times > 2 { // first both halves: what is left has at most 33 bits
-		g.add(asm.Mov.Reg(asm.R3, r), asm.RSh.Imm(asm.R3, 32), asm.Mov.Reg32(r, r), asm.Add.Reg(r, asm.R3))
+		g.with(asm.Mov, asm.R3, r)
+		g.calc(asm.RSh, asm.R3, 32)
+		g.add(asm.Mov.Reg32(r, r))
+		g.with(asm.Add, r, asm.R3)
 		times -= 2
 	}
 	for range times {
-		g.add(asm.Mov.Reg(asm.R3, r), asm.RSh.Imm(asm.R3, 16), asm.And.Imm(r, 0xffff), asm.Add.Reg(r, asm.R3))
+		g.with(asm.Mov, asm.R3, r)
+		g.calc(asm.RSh, asm.R3, 16)
+		g.calc(asm.And, r, 0xffff)
+		g.with(asm.Add, r, asm.R3)
 	}
 }
 
@@ -101,11 +98,14 @@ func (g *deparsing) sumConst(in *ir.Input, pos int) int {
 
 // sumR3 adds the number in R3, which ends at bit end of the string, to R2. As 2^16 is 1 modulo 2^16 - 1, both halves count alike.
 func (g *deparsing) sumR3(end int) {
-	g.add(asm.Mov.Reg(asm.R4, asm.R3), asm.RSh.Imm(asm.R4, 32), asm.Mov.Reg32(asm.R3, asm.R3), asm.Add.Reg(asm.R3, asm.R4))
+	g.with(asm.Mov, asm.R4, asm.R3)
+	g.calc(asm.RSh, asm.R4, 32)
+	g.add(asm.Mov.Reg32(asm.R3, asm.R3))
+	g.with(asm.Add, asm.R3, asm.R4)
 	if s := (16 - end%16) % 16; s > 0 {
-		g.add(asm.LSh.Imm(asm.R3, int32(s)))
+		g.calc(asm.LSh, asm.R3, s)
 	}
-	g.add(asm.Add.Reg(asm.R2, asm.R3))
+	g.with(asm.Add, asm.R2, asm.R3)
 }
 
 // sumField adds a field at a place of the string by its value.
@@ -140,7 +140,8 @@ func (g *deparsing) sumBytes(run []ir.Input, pos int) int {
 	}
 	for bits > 0 {
 		w := min(bits, 32)
-		g.add(asm.LoadMem(asm.R3, rState, int16(at), sizes[w]), asm.Add.Reg(asm.R1, asm.R3))
+		g.load(asm.R3, rState, at, sizes[w])
+		g.with(asm.Add, asm.R1, asm.R3)
 		at, bits = at+w/8, bits-w
 	}
 	return n
@@ -154,14 +155,15 @@ func (g *deparsing) verifyChecksums() {
 		right := g.fresh()
 		if !c.Field.Header.Meta {
 			g.readValid(c.Field.Header, asm.R1)
-			g.add(asm.JEq.Imm(asm.R1, 0, right))
+			g.whenImm(asm.JEq, asm.R1, 0, right)
 		}
 		g.when(c, right)
 		g.part(func() {
 			g.checksum(c, c.Field.Header)
-			g.add(asm.Mov.Reg(asm.R4, asm.R1))
+			g.with(asm.Mov, asm.R4, asm.R1)
 			g.readField(c.Field, 0, asm.R2)
-			g.add(asm.JEq.Reg(asm.R4, asm.R2, right), storeImm(rState, atBad, 1, asm.DWord))
+			g.compareRegs(asm.JEq, asm.R4, asm.R2, right)
+			g.set(atBad, 1)
 		})
 		g.label(right)
 		done()
@@ -217,7 +219,8 @@ func (g *deparsing) leaving() []*ir.Header {
 func (g *deparsing) deparse() {
 	out, moved := "headers-out", "headers-moved"
 	if g.u.moves {
-		g.add(asm.LoadMem(asm.R1, rState, atMoved, asm.DWord), asm.JNE.Imm(asm.R1, 0, moved))
+		g.get(asm.R1, atMoved)
+		g.whenImm(asm.JNE, asm.R1, 0, moved)
 	}
 	g.rewrite()
 	if g.u.moves {
@@ -236,30 +239,42 @@ func (g *deparsing) write() {
 	for _, h := range all {
 		g.bytesOf(h)
 		g.readValid(h, asm.R2)
-		g.add(asm.Mul.Imm(asm.R2, int32(h.Bits/8)), asm.Add.Reg(asm.R1, asm.R2))
+		g.calc(asm.Mul, asm.R2, h.Bits/8)
+		g.with(asm.Add, asm.R1, asm.R2)
 		total += h.Bits / 8
 	}
 	if total >= 1<<12 {
 		unsupported("the headers have %d bytes", total)
 	}
 	same, moved := g.fresh(), g.fresh()
-	g.add(asm.LoadMem(asm.R2, rState, atParsed, asm.DWord), asm.LoadMem(asm.R3, rState, atArrived, asm.DWord), asm.Sub.Reg(asm.R3, asm.R2),
-		asm.Add.Reg(asm.R3, asm.R1))
+	g.get(asm.R2, atParsed)
+	g.get(asm.R3, atArrived)
+	g.with(asm.Sub, asm.R3, asm.R2)
+	g.with(asm.Add, asm.R3, asm.R1)
 	g.fits(asm.R3)
-	g.add(asm.JEq.Reg(asm.R1, asm.R2, same), asm.Sub.Reg(asm.R2, asm.R1), asm.Mov.Reg(asm.R1, rCtx),
-		asm.FnXdpAdjustHead.Call(), asm.JEq.Imm(asm.R0, 0, moved))
+	g.compareRegs(asm.JEq, asm.R1, asm.R2, same)
+	g.with(asm.Sub, asm.R2, asm.R1)
+	g.with(asm.Mov, asm.R1, rCtx)
+	g.add(asm.FnXdpAdjustHead.Call())
+	g.whenImm(asm.JEq, asm.R0, 0, moved)
 	g.pass("there is no room for longer headers, or too little is left")
 	g.label(moved)
 	g.label(same)
 	g.frame()
-	g.add(storeImm(rState, atOut, 0, asm.DWord))
+	g.set(atOut, 0)
 	for _, h := range all {
 		gone, room := g.fresh(), g.fresh()
 		g.readValid(h, asm.R1)
-		g.add(asm.JEq.Imm(asm.R1, 0, gone))
-		g.add(asm.LoadMem(asm.R3, rState, atOut, asm.DWord), asm.And.Imm(asm.R3, 1<<12-1), asm.Mov.Reg(asm.R4, asm.R3), asm.Add.Imm(asm.R4, int32(h.Bits/8)),
-			asm.StoreMem(rState, atOut, asm.R4, asm.DWord),
-			asm.Add.Reg(asm.R3, rData), asm.Mov.Reg(asm.R2, asm.R3), asm.Add.Imm(asm.R2, int32(h.Bits/8)), asm.JLE.Reg(asm.R2, rEnd, room))
+		g.whenImm(asm.JEq, asm.R1, 0, gone)
+		g.get(asm.R3, atOut)
+		g.calc(asm.And, asm.R3, 1<<12-1)
+		g.with(asm.Mov, asm.R4, asm.R3)
+		g.calc(asm.Add, asm.R4, h.Bits/8)
+		g.put(atOut, asm.R4)
+		g.with(asm.Add, asm.R3, rData)
+		g.with(asm.Mov, asm.R2, asm.R3)
+		g.calc(asm.Add, asm.R2, h.Bits/8)
+		g.compareRegs(asm.JLE, asm.R2, rEnd, room)
 		g.jump("lost")
 		g.label(room)
 		g.copyBytes(asm.R3, 0, rState, g.lay.bytes[h], h.Bits/8)
@@ -270,14 +285,15 @@ func (g *deparsing) write() {
 // fits goes on when the port sends frames of so many bytes: the kernel would drop a longer one in silence. It changes R4.
 func (g *deparsing) fits(length asm.Register) {
 	ok := g.fresh()
-	g.add(asm.LoadMem(asm.R4, rState, atLongest, asm.DWord), asm.JLE.Reg(length, asm.R4, ok))
+	g.get(asm.R4, atLongest)
+	g.compareRegs(asm.JLE, length, asm.R4, ok)
 	g.pass("it is longer than its port sends")
 	g.label(ok)
 }
 
 // rewrite writes the headers that were changed where they came from.
 func (g *deparsing) rewrite() {
-	g.add(asm.LoadMem(asm.R3, rState, atArrived, asm.DWord))
+	g.get(asm.R3, atArrived)
 	g.fits(asm.R3)
 	g.frame()
 	for _, h := range g.leaving() {
@@ -286,15 +302,20 @@ func (g *deparsing) rewrite() {
 			continue
 		}
 		clean, room := g.fresh(), g.fresh()
-		g.add(asm.LoadMem(asm.R1, rState, int16(at), asm.DWord), asm.JEq.Imm(asm.R1, 0, clean))
+		g.get(asm.R1, at)
+		g.whenImm(asm.JEq, asm.R1, 0, clean)
 		g.readValid(h, asm.R1)
-		g.add(asm.JEq.Imm(asm.R1, 0, clean))
+		g.whenImm(asm.JEq, asm.R1, 0, clean)
 		from, off, n := rData, g.u.at[h], h.Bits/8
 		if at, ok := g.lay.place[h]; ok {
 			from, off = asm.R3, 0
-			g.add(asm.LoadMem(asm.R3, rState, int16(at), asm.DWord), asm.And.Imm(asm.R3, maxPlace-1), asm.Add.Reg(asm.R3, rData))
+			g.get(asm.R3, at)
+			g.calc(asm.And, asm.R3, maxPlace-1)
+			g.with(asm.Add, asm.R3, rData)
 		}
-		g.add(asm.Mov.Reg(asm.R2, from), asm.Add.Imm(asm.R2, int32(off+n)), asm.JLE.Reg(asm.R2, rEnd, room))
+		g.with(asm.Mov, asm.R2, from)
+		g.calc(asm.Add, asm.R2, off+n)
+		g.compareRegs(asm.JLE, asm.R2, rEnd, room)
 		g.jump("lost")
 		g.label(room)
 		g.copyBytes(from, off, rState, g.bytesOf(h), n)
@@ -304,5 +325,6 @@ func (g *deparsing) rewrite() {
 
 // frame loads where the frame begins and ends.
 func (g *emitter) frame() {
-	g.add(asm.LoadMem(rData, rCtx, 0, asm.Word), asm.LoadMem(rEnd, rCtx, 4, asm.Word))
+	g.get32(rData, rCtx, 0)
+	g.get32(rEnd, rCtx, 4)
 }

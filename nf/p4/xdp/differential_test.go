@@ -25,8 +25,8 @@ func (r random) value(bits int) []byte {
 	return bigEndian(v & ones(bits))
 }
 
-func (r random) actionOf(t p4.TableInfo) p4.Action {
-	a := t.Actions[r.IntN(len(t.Actions))]
+func (r random) actionOf(all []p4.ActionInfo) p4.Action {
+	a := all[r.IntN(len(all))]
 	x := p4.Action{Name: a.Name}
 	for _, p := range a.Params {
 		x.Args = append(x.Args, r.value(p.Bits))
@@ -34,8 +34,74 @@ func (r random) actionOf(t p4.TableInfo) p4.Action {
 	return x
 }
 
+// How many members and groups, and ports that they watch, tests have.
+const someMembersAre, someGroupsAre, someWatched = 7, 4, 3
+
+// runs returns an entry without its key.
+func (r random) runs(t p4.TableInfo) (e p4.Entry) {
+	switch {
+	case t.Profile == "":
+		e.Action = r.actionOf(t.Actions)
+	case t.Selector && r.IntN(3) > 0:
+		e.Group = uint32(1 + r.IntN(someGroupsAre))
+	default:
+		e.Member = uint32(1 + r.IntN(someMembersAre))
+	}
+	return e
+}
+
+// changeGroup changes a multicast group of both switches.
+func (w *twin) changeGroup(r random) {
+	w.Helper()
+	var to []p4.Replica
+	for range r.IntN(5) {
+		x := p4.Replica{Port: uint32(r.IntN(6)), Rid: uint16(r.IntN(2))}
+		if r.IntN(4) == 0 {
+			x.Backups = []p4.Replica{{Port: uint32(r.IntN(9)), Rid: 7}}
+		}
+		to = append(to, x)
+	}
+	group := uint32(1 + r.IntN(3))
+	w.both(func(sw *p4.Switch) error { return sw.SetMulticast(group, to) })
+	if port, up := uint32(r.IntN(someWatched)), r.IntN(2) == 0; r.IntN(4) == 0 {
+		w.both(func(sw *p4.Switch) error { sw.SetLink(port, up); return nil })
+	}
+}
+
+// changeProfile changes a member, a group or a link of both switches.
+func (w *twin) changeProfile(r random, p p4.ProfileInfo) {
+	w.Helper()
+	if len(p.Actions) == 0 {
+		return
+	}
+	member, group := uint32(1+r.IntN(someMembersAre)), uint32(1+r.IntN(someGroupsAre))
+	switch r.IntN(8) {
+	case 0:
+		w.both(func(sw *p4.Switch) error { return sw.DeleteMember(p.Name, member) })
+	case 1:
+		w.both(func(sw *p4.Switch) error { return sw.DeleteGroup(p.Name, group) })
+	case 2:
+		port, up := uint32(r.IntN(someWatched)), r.IntN(2) == 0
+		w.both(func(sw *p4.Switch) error { sw.SetLink(port, up); return nil })
+	case 3, 4:
+		var all []p4.GroupMember
+		for id := range someMembersAre {
+			if m := (p4.GroupMember{ID: uint32(1 + id), Weight: r.IntN(4), Watch: uint32(r.IntN(someWatched)), HasWatch: r.IntN(2) == 0}); r.IntN(2) == 0 {
+				if r.IntN(40) == 0 {
+					m.Weight = maxShares
+				}
+				all = append(all, m)
+			}
+		}
+		w.both(func(sw *p4.Switch) error { return sw.SetGroup(p.Name, group, all) })
+	default:
+		a := r.actionOf(p.Actions)
+		w.both(func(sw *p4.Switch) error { return sw.SetMember(p.Name, member, a) })
+	}
+}
+
 func (r random) entry(t p4.TableInfo) p4.Entry {
-	e := p4.Entry{Action: r.actionOf(t)}
+	e := r.runs(t)
 	for _, k := range t.Keys {
 		m := p4.Match{Value: r.value(k.Bits)}
 		switch k.Match {
@@ -61,7 +127,7 @@ func (r random) entry(t p4.TableInfo) p4.Entry {
 // changeTable does something to a table of both switches.
 func (w *twin) changeTable(r random, t p4.TableInfo, have handles) {
 	w.Helper()
-	if len(t.Keys) == 0 && t.ConstDefault || t.Profile != "" || t.Const {
+	if len(t.Keys) == 0 && t.ConstDefault || t.Const {
 		return
 	}
 	list := have[t.Name]
@@ -70,7 +136,7 @@ func (w *twin) changeTable(r random, t p4.TableInfo, have handles) {
 		if r.IntN(4) > 0 {
 			return
 		}
-		e := p4.Entry{Action: r.actionOf(t)}
+		e := r.runs(t)
 		w.both(func(sw *p4.Switch) error { return sw.SetDefault(t.Name, e) })
 	case 1:
 		if r.IntN(8) > 0 {
@@ -85,7 +151,7 @@ func (w *twin) changeTable(r random, t p4.TableInfo, have handles) {
 		}
 	case 3:
 		if len(list) > 0 {
-			h, e := list[r.IntN(len(list))], p4.Entry{Action: r.actionOf(t)}
+			h, e := list[r.IntN(len(list))], r.runs(t)
 			w.both(func(sw *p4.Switch) error { return sw.Modify(t.Name, h, e) })
 		}
 	case 4:
@@ -138,7 +204,7 @@ func rounds(t testing.TB, otherwise int) int {
 
 // TestRandomPrograms: random programs do the same in the kernel as in the engine, with random entries that change between random frames.
 func TestRandomPrograms(t *testing.T) {
-	kernel, engine, why := 0, 0, map[string]int{}
+	kernel, copies, engine, why := 0, 0, 0, map[string]int{}
 	for n := range rounds(t, 60) {
 		r := newRandom(t)
 		for range n {
@@ -152,10 +218,16 @@ func TestRandomPrograms(t *testing.T) {
 			}
 			w := newTwin(t, src)
 			have := handles{}
-			tables := w.sw.Program().Tables()
+			tables, profiles := w.sw.Program().Tables(), w.sw.Program().Profiles()
 			for range 150 {
+				for range 3 * min(len(profiles), 1) {
+					w.changeProfile(r, profiles[r.IntN(len(profiles))])
+				}
 				for range r.IntN(4) {
 					w.changeTable(r, tables[r.IntN(len(tables))], have)
+				}
+				if r.IntN(8) == 0 {
+					w.changeGroup(r)
 				}
 				if r.IntN(40) == 0 {
 					i := r.IntN(4)
@@ -172,7 +244,7 @@ func TestRandomPrograms(t *testing.T) {
 			if t.Failed() {
 				t.Logf("the program: %s", src)
 			}
-			kernel += w.kernel
+			kernel, copies = kernel+w.kernel, copies+w.copies
 			for k, n := range w.engine {
 				engine += n
 				_, reason, found := strings.Cut(k, ": ")
@@ -183,7 +255,10 @@ func TestRandomPrograms(t *testing.T) {
 			}
 		})
 	}
-	t.Logf("%d frames in the kernel, %d in the engine: %v", kernel, engine, why)
+	t.Logf("%d frames in the kernel, %d copies, %d in the engine: %v", kernel, copies, engine, why)
+	if copies == 0 {
+		t.Error("no frame was sent by several ports")
+	}
 	if kernel < 10*rounds(t, 60) {
 		t.Error("too few frames stayed in the kernel: nothing is compared")
 	}

@@ -41,6 +41,8 @@ type Executor struct {
 	prog *ebpf.Program
 	from []Source
 	exits
+	profiles
+	copies
 
 	mu      sync.Mutex // guards what follows
 	on      bool
@@ -167,6 +169,9 @@ type Target struct {
 // of the program, and cfg the Config of the switches that it will follow.
 func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	x := &Executor{tree: tree, from: o.From, why: map[string]string{}, suffix: -1}
+	x.most = min(maxReplicas, cfg.MaxPasses-1)
+	x.to = o.To
+	x.profiles.x, x.copies.x = x, x
 	x.graces = &graces{wait: x.pass, after: x.passed}
 	defer func() {
 		if err != nil {
@@ -200,11 +205,16 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if c, err = compile(tree, s, m); err != nil {
-		return nil, err
+	for _, s.NoCopies = range []bool{false, true} {
+		if c, err = compile(tree, s, m); err != nil {
+			return nil, err
+		}
+		x.reasons, x.parts, x.size = c.reasons, c.parts, len(c.code)
+		x.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: cmp.Or(o.Name, ProgramName), Type: ebpf.XDP, License: "GPL", Instructions: c.code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
+		if err == nil || !c.copies { // else egress, once for each copy, may be too long for the kernel
+			break
+		}
 	}
-	x.reasons, x.parts, x.size = c.reasons, c.parts, len(c.code)
-	x.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: cmp.Or(o.Name, ProgramName), Type: ebpf.XDP, License: "GPL", Instructions: c.code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
 	if err != nil {
 		return nil, fmt.Errorf("the kernel refuses the program of %d instructions: %w", len(c.code), err)
 	}
@@ -221,7 +231,6 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 			return nil, fmt.Errorf("port %d to interface %d: %w", n, to.Index, err)
 		}
 	}
-	x.to = o.To
 	if x.old != nil && x.turnWord != nil {
 		free(x.turnWord)
 	}
@@ -373,8 +382,8 @@ func dryMaps(p *ir.Program) descriptors {
 		return l
 	}
 	n := len(p.Tables)
-	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, turn: 1, clock: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
-		direct: ones(n), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
+	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, turn: 1, clock: 1, multicast: 1, lists: 1, sets: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
+		direct: ones(n), members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
 	m.defaultAt, _ = placeDefaults(p)
 	return m
 }
@@ -438,13 +447,16 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		}
 	}
 	made(&x.state, ebpf.MapSpec{Name: "p4_state", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(c.size), MaxEntries: 1})
-	made(&x.outcomes, ebpf.MapSpec{Name: "p4_outcomes", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: uint32(firstReason + len(c.reasons))})
+	made(&x.outcomes, ebpf.MapSpec{Name: "p4_outcomes", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: uint32(firstReason + len(c.reasons) + 1)})
 	made(&x.devices, ebpf.MapSpec{Name: "p4_ports", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: devices})
 	made(&x.own, ebpf.MapSpec{Name: "p4_own", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: slots})
 	made(&x.inner, ebpf.MapSpec{Name: "p4_inner", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	if err == nil {
 		made(&x.outer, ebpf.MapSpec{Name: "p4_outer", Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1,
 			InnerMap: &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}})
+	}
+	if err == nil && c.copies {
+		err = x.addCopies()
 	}
 	m.defaultAt, _ = placeDefaults(x.tree)
 	_, size := placeDefaults(x.tree)
@@ -465,11 +477,16 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		}
 		x.suffix = -1
 	}
-	if len(x.tree.Hashes) > 0 {
+	if len(x.tree.Hashes)+len(x.tree.Profiles) > 0 {
 		var tables *shared
 		if memory(&tables, "p4_crc", crcSize); err == nil {
 			crcTables(tables.mem)
 			m.crc = tables.m.FD()
+		}
+	}
+	for _, p := range x.tree.Profiles {
+		if err == nil {
+			err = x.addProfile(p)
 		}
 	}
 	for i := range x.tree.Tables {
@@ -496,6 +513,7 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	}
 	m.state, m.outcomes, m.devices, m.own = x.state.FD(), x.outcomes.FD(), x.devices.FD(), x.own.FD()
 	m.in, m.out, m.going, m.defaults = x.in.m.FD(), x.out.m.FD(), x.going.m.FD(), x.defaults.m.FD()
+	m.ofProfiles(x.profiles.profiles)
 	for _, t := range x.tables {
 		m.masks = append(m.masks, sharedFD(t.masks))
 		entries, slots := fd(t.entries), 0
@@ -508,7 +526,7 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		m.tables, m.slots = append(m.tables, entries), append(m.slots, slots)
 		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
 	}
-	m.clock, m.turn = x.clock.m.FD(), sharedFD(x.turnWord)
+	m.clock, m.turn, m.multicast, m.lists, m.sets = x.clock.m.FD(), sharedFD(x.turnWord), sharedFD(x.groups), sharedFD(x.lists), fd(x.sets)
 	m.registers = make([]int, len(x.tree.Registers)) // without memory for what only passes whose code is thrown away use
 	for i, w := range x.registers {
 		m.registers[i] = sharedFD(w)

@@ -27,7 +27,7 @@ func (g *computer) value(e *ir.Expr, d int) {
 		g.binary(e, d)
 	case ir.Neg:
 		g.value(e.Kids[0], d)
-		g.add(asm.Xor.Imm(r, -1))
+		g.calc(asm.Xor, r, -1)
 	case ir.Shl:
 		g.shiftLeft(e, d)
 	case ir.Shr:
@@ -80,7 +80,7 @@ func (g *computer) word(e *ir.Expr, i, d int) {
 		case 64*i >= max(e.Bits, 1):
 			g.imm(r, 0)
 		case g.args.entry:
-			g.add(asm.LoadMem(r, rEntry, int16(entryData+8*(e.At+i)), asm.DWord))
+			g.load(r, rEntry, entryData+8*(e.At+i), asm.DWord)
 		default:
 			g.imm(r, wordOf(g.args.data, e.At+i, false))
 		}
@@ -98,7 +98,8 @@ func wordOf(v []uint64, i int, neg bool) uint64 {
 }
 
 func (g *computer) signExtend(r asm.Register, bits int) {
-	g.add(asm.LSh.Imm(r, int32(64-bits)), asm.ArSh.Imm(r, int32(64-bits)))
+	g.calc(asm.LSh, r, int(64-bits))
+	g.add(asm.ArSh.Imm(r, int32(64-bits)))
 }
 
 var aluOps = map[ir.Op]asm.ALUOp{ir.Add: asm.Add, ir.Sub: asm.Sub, ir.Mul: asm.Mul, ir.And: asm.And, ir.Or: asm.Or, ir.Xor: asm.Xor}
@@ -131,7 +132,7 @@ func (g *computer) second(e *ir.Expr, d int) {
 	}
 	if d+1 < len(pool) {
 		g.value(e, d+1)
-		g.add(asm.Mov.Reg(asm.R0, pool[d+1]))
+		g.with(asm.Mov, asm.R0, pool[d+1])
 		return
 	}
 	if g.spilled == spillWords {
@@ -141,7 +142,8 @@ func (g *computer) second(e *ir.Expr, d int) {
 	g.spilled++
 	g.add(asm.StoreMem(asm.RFP, at, pool[d], asm.DWord))
 	g.value(e, d)
-	g.add(asm.Mov.Reg(asm.R0, pool[d]), asm.LoadMem(pool[d], asm.RFP, at, asm.DWord))
+	g.with(asm.Mov, asm.R0, pool[d])
+	g.add(asm.LoadMem(pool[d], asm.RFP, at, asm.DWord))
 	g.spilled--
 }
 
@@ -162,7 +164,8 @@ func (g *computer) shiftLeft(e *ir.Expr, d int) {
 	}
 	g.second(index(e.Kids[1]), d)
 	zero, end := g.fresh(), g.fresh()
-	g.add(asm.JGT.Imm(asm.R0, 63, zero), asm.LSh.Reg(r, asm.R0))
+	g.whenImm(asm.JGT, asm.R0, 63, zero)
+	g.add(asm.LSh.Reg(r, asm.R0))
 	g.jump(end)
 	g.label(zero)
 	g.imm(r, 0)
@@ -203,7 +206,7 @@ func (g *computer) shiftRight(e *ir.Expr, d int) {
 	}
 	g.second(index(e.Kids[1]), d)
 	fits, end := g.fresh(), g.fresh()
-	g.add(asm.JLE.Imm(asm.R0, 63, fits))
+	g.whenImm(asm.JLE, asm.R0, 63, fits)
 	g.shiftBy(op, r, 64)
 	g.jump(end)
 	g.label(fits)
@@ -221,16 +224,16 @@ func (g *computer) divide(e *ir.Expr, d int) {
 	g.second(m, d)
 	zero, end := g.fresh(), g.fresh()
 	if l.Neg {
-		g.add(asm.JSLT.Imm(r, 0, zero))
+		g.whenImm(asm.JSLT, r, 0, zero)
 	}
 	if m.Neg {
-		g.add(asm.JSLT.Imm(asm.R0, 0, zero))
+		g.whenImm(asm.JSLT, asm.R0, 0, zero)
 	}
-	g.add(asm.JEq.Imm(asm.R0, 0, zero))
+	g.whenImm(asm.JEq, asm.R0, 0, zero)
 	if e.Op == ir.Div {
 		g.add(asm.Div.Reg(r, asm.R0))
 	} else {
-		g.add(asm.Mod.Reg(r, asm.R0))
+		g.with(asm.Mod, r, asm.R0)
 	}
 	g.jump(end)
 	g.label(zero)
@@ -253,7 +256,8 @@ func (g *computer) saturate(e *ir.Expr, d int) {
 	clamp := func(op asm.JumpOp, v uint64) {
 		ok := g.fresh()
 		g.imm(asm.R0, v)
-		g.add(op.Reg(r, asm.R0, ok), asm.Mov.Reg(r, asm.R0))
+		g.add(op.Reg(r, asm.R0, ok))
+		g.with(asm.Mov, r, asm.R0)
 		g.label(ok)
 	}
 	if !l.Neg {
@@ -314,7 +318,7 @@ func (g *computer) branch(e *ir.Expr, want bool, to string, d int) {
 			unsupported("it looks into a header stack or a union")
 		}
 		g.readValid(e.Kids[0].Header, pool[d])
-		g.add(asm.Mov.Imm(asm.R0, 0))
+		g.calc(asm.Mov, asm.R0, 0)
 		g.jumpIf(asm.JEq, pool[d], !want, to)
 	case ir.ToBool:
 		if !e.Kids[0].Fits() {
@@ -322,7 +326,7 @@ func (g *computer) branch(e *ir.Expr, want bool, to string, d int) {
 			return
 		}
 		g.value(e.Kids[0], d)
-		g.add(asm.Mov.Imm(asm.R0, 0))
+		g.calc(asm.Mov, asm.R0, 0)
 		g.jumpIf(asm.JEq, pool[d], !want, to)
 	case ir.If:
 		no, end := g.fresh(), g.fresh()

@@ -44,7 +44,7 @@ func (g *emitter) readField(f *ir.Field, i int, r asm.Register) {
 		g.next.timed[g.where] = true
 	}
 	if f.Header.Meta {
-		g.add(asm.LoadMem(r, rState, int16(g.lay.fields[f]+8*i), asm.DWord))
+		g.load(r, rState, g.lay.fields[f]+8*i, asm.DWord)
 		return
 	}
 	n := min(64, f.Bits-64*i)
@@ -61,21 +61,24 @@ func (g *emitter) readBits(at, off, n int, base, r asm.Register) {
 		if s+n > w {
 			continue
 		}
-		g.add(asm.LoadMem(r, base, int16(at), sizes[w]))
+		g.load(r, base, at, sizes[w])
 		g.swap(r, w)
 		if right := w - s - n; right > 0 {
-			g.add(asm.RSh.Imm(r, int32(right)))
+			g.calc(asm.RSh, r, int(right))
 		}
 		if s > 0 {
 			g.and(r, ones(n))
 		}
 		return
 	}
-	g.add(asm.LoadMem(r, base, int16(at), asm.DWord))
+	g.load(r, base, at, asm.DWord)
 	g.swap(r, 64)
-	g.add(asm.LSh.Imm(r, int32(s)), asm.LoadMem(asm.R0, base, int16(at+8), asm.Byte), asm.RSh.Imm(asm.R0, int32(8-s)), asm.Or.Reg(r, asm.R0))
+	g.calc(asm.LSh, r, int(s))
+	g.load(asm.R0, base, at+8, asm.Byte)
+	g.calc(asm.RSh, asm.R0, int(8-s))
+	g.with(asm.Or, r, asm.R0)
 	if n < 64 {
-		g.add(asm.RSh.Imm(r, int32(64-n)))
+		g.calc(asm.RSh, r, int(64-n))
 	}
 }
 
@@ -86,13 +89,14 @@ func (g *emitter) and(r asm.Register, mask uint64) {
 	case mask == ones(32):
 		g.add(asm.Mov.Reg32(r, r))
 	case small(mask):
-		g.add(asm.And.Imm(r, int32(mask)))
+		g.calc(asm.And, r, int(mask))
 	default:
 		n := 0
 		for mask>>n&1 != 0 {
 			n++
 		}
-		g.add(asm.LSh.Imm(r, int32(64-n)), asm.RSh.Imm(r, int32(64-n)))
+		g.calc(asm.LSh, r, int(64-n))
+		g.calc(asm.RSh, r, int(64-n))
 	}
 }
 
@@ -104,7 +108,7 @@ func (g *emitter) writeField(f *ir.Field, i int, r asm.Register) {
 	g.next.written[f] = true
 	if f.Header.Meta {
 		if at, ok := g.lay.fields[f]; ok {
-			g.add(asm.StoreMem(rState, int16(at+8*i), r, asm.DWord))
+			g.keep(rState, at+8*i, r, asm.DWord)
 		}
 		return
 	}
@@ -126,17 +130,20 @@ func (g *emitter) writeBits(at, off, n int, r asm.Register) {
 		if left < 0 {
 			continue
 		}
-		g.add(asm.LoadMem(asm.R0, rState, int16(at+off/8), sizes[w]))
+		g.load(asm.R0, rState, at+off/8, sizes[w])
 		g.swap(asm.R0, w)
 		g.imm(asm.R5, ^(ones(n) << uint(left)))
-		g.add(asm.And.Reg(asm.R0, asm.R5), asm.LSh.Imm(r, int32(left)), asm.Or.Reg(asm.R0, r))
+		g.with(asm.And, asm.R0, asm.R5)
+		g.calc(asm.LSh, r, int(left))
+		g.with(asm.Or, asm.R0, r)
 		g.swap(asm.R0, w)
-		g.add(asm.StoreMem(rState, int16(at+off/8), asm.R0, sizes[w]))
+		g.keep(rState, at+off/8, asm.R0, sizes[w])
 		return
 	}
 	// It lies in nine bytes: the part in the first of them, and the rest.
 	first := 8 - s
-	g.add(asm.Mov.Reg(asm.R4, r), asm.RSh.Imm(asm.R4, int32(n-first)))
+	g.with(asm.Mov, asm.R4, r)
+	g.calc(asm.RSh, asm.R4, int(n-first))
 	g.and(r, ones(n-first))
 	g.writeBits(at, off, first, asm.R4)
 	g.writeBits(at, off+first, n-first, r)
@@ -149,12 +156,12 @@ func (g *emitter) writeBytes(at, n int, r asm.Register) {
 		for w > n {
 			w /= 2
 		}
-		g.add(asm.Mov.Reg(asm.R0, r))
+		g.with(asm.Mov, asm.R0, r)
 		if n > w {
-			g.add(asm.RSh.Imm(asm.R0, int32(n-w)))
+			g.calc(asm.RSh, asm.R0, int(n-w))
 		}
 		g.swap(asm.R0, w)
-		g.add(asm.StoreMem(rState, int16(at), asm.R0, sizes[w]))
+		g.keep(rState, at, asm.R0, sizes[w])
 		at, n = at+w/8, n-w
 	}
 }
@@ -166,7 +173,7 @@ func (g *emitter) soil(h *ir.Header) {
 	}
 	g.next.dirty[h] = true
 	if at, ok := g.lay.dirty[h]; ok {
-		g.add(storeImm(rState, int16(at), 1, asm.DWord))
+		g.set(at, 1)
 	}
 }
 
@@ -174,7 +181,7 @@ func (g *emitter) soil(h *ir.Header) {
 func (g *emitter) move(h *ir.Header) {
 	if h == nil || slices.Contains(g.p.Deparse, h) {
 		g.next.moves = true
-		g.add(storeImm(rState, atMoved, 1, asm.DWord))
+		g.set(atMoved, 1)
 	}
 }
 
@@ -187,7 +194,7 @@ func (g *emitter) readValid(h *ir.Header, r asm.Register) {
 	case !ok: // never: or this is the first pass
 		g.imm(r, 0)
 	default:
-		g.add(asm.LoadMem(r, rState, int16(at), asm.DWord))
+		g.load(r, rState, at, asm.DWord)
 	}
 	g.next.valid[h] = true
 }
@@ -199,7 +206,7 @@ func (g *emitter) setValid(h *ir.Header) {
 	}
 	g.next.may[h] = true
 	if at, ok := g.lay.valid[h]; ok {
-		g.add(storeImm(rState, int16(at), 1, asm.DWord))
+		g.set(at, 1)
 	}
 	for _, o := range h.Others {
 		g.setInvalid(o)
@@ -208,7 +215,7 @@ func (g *emitter) setValid(h *ir.Header) {
 
 func (g *emitter) setInvalid(h *ir.Header) {
 	if at, ok := g.lay.valid[h]; ok {
-		g.add(storeImm(rState, int16(at), 0, asm.DWord))
+		g.set(at, 0)
 	}
 }
 
@@ -216,7 +223,7 @@ func (g *emitter) setInvalid(h *ir.Header) {
 func (g *emitter) clearBytes(h *ir.Header) {
 	at, ok := g.lay.bytes[h]
 	for i := 0; ok && i < h.Bits; i += 64 {
-		g.add(storeImm(rState, int16(at+i/8), 0, asm.DWord))
+		g.set(at+i/8, 0)
 	}
 }
 
@@ -227,7 +234,8 @@ func (g *emitter) copyBytes(to asm.Register, toAt int, from asm.Register, fromAt
 		for w > n-at {
 			w /= 2
 		}
-		g.add(asm.LoadMem(asm.R0, from, int16(fromAt+at), sizes[8*w]), asm.StoreMem(to, int16(toAt+at), asm.R0, sizes[8*w]))
+		g.load(asm.R0, from, fromAt+at, sizes[8*w])
+		g.keep(to, toAt+at, asm.R0, sizes[8*w])
 		at += w
 	}
 }
@@ -239,7 +247,7 @@ func (g *emitter) storeStd(f *ir.Field, v uint64) {
 	}
 	if at, ok := g.lay.fields[f]; ok {
 		g.imm(asm.R1, v&ones(f.Bits))
-		g.add(asm.StoreMem(rState, int16(at), asm.R1, asm.DWord))
+		g.keep(rState, at, asm.R1, asm.DWord)
 	}
 }
 
@@ -250,6 +258,6 @@ func (g *emitter) storeStdReg(f *ir.Field, r asm.Register) {
 	}
 	if at, ok := g.lay.fields[f]; ok {
 		g.and(r, ones(f.Bits))
-		g.add(asm.StoreMem(rState, int16(at), r, asm.DWord))
+		g.keep(rState, at, r, asm.DWord)
 	}
 }

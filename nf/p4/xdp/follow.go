@@ -25,6 +25,9 @@ import (
 //     no entry has a mask any more, one store takes the mask out of use. The place of the mask is written
 //     again after a grace period, when all programs have ended that may look at it. Of entries with the same
 //     mask and masked key only the winner is in the map.
+//   - Entries refer to members and groups of an action profile by numbers (profile.go). A member is a record, and a
+//     group a block; one store replaces either. A number that nothing refers to any more is given to another one
+//     after a grace period.
 //   - A default entry is written to the place that is not in use, a grace period after that was in use; one
 //     store changes places.
 //   - When a table gets its first entry, one store makes frames look into the table after the entry is
@@ -113,11 +116,11 @@ func (x *Executor) stop(table int, why error) {
 func (x *Executor) Stopped() map[string]string { return x.why }
 
 // value returns an entry in the form that the program reads.
-func value(t *ir.Table, row uint32, action int, rank uint64, data []uint64) []byte {
+func value(dataWords int, row, runs uint32, rank uint64, data []uint64) []byte {
 	b := binary.NativeEndian.AppendUint32(nil, row)
-	b = binary.NativeEndian.AppendUint32(b, uint32(action+1))
+	b = binary.NativeEndian.AppendUint32(b, runs)
 	b = native(b, rank)
-	for i := range t.DataWords {
+	for i := range dataWords {
 		w := uint64(0)
 		if i < len(data) {
 			w = data[i]
@@ -163,16 +166,17 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 		return
 	}
 	rank := rankOf(&r, row)
-	v := value(t, row, r.Action, rank, r.Data)
-	var err error
-	switch m.kind {
-	case direct:
+	runs, err := x.runs(t, &r)
+	v := value(t.DataWords, row, runs, rank, r.Data)
+	switch {
+	case err != nil:
+	case m.kind == direct:
 		err = m.cuckoo.put(r.Key, nativeWords(v))
-	case stepped:
+	case m.kind == stepped:
 		err = m.strides.put(prefixOf(t, &r), nativeWords(v))
-	case trie:
+	case m.kind == trie:
 		err = m.entries.Put(trieKey(t, &r), v)
-	case tuples:
+	case m.kind == tuples:
 		err = x.putTuple(m, t, &r, rank, v)
 	}
 	if err != nil {
@@ -361,22 +365,24 @@ func (x *Executor) passed() {
 }
 
 // Default implements ir.Follower.
-func (x *Executor) Default(table, action int, data []uint64) {
+func (x *Executor) Default(table int, r ir.Row) {
 	m, t := x.tables[table], &x.tree.Tables[table]
 	x.changes++
 	if m.skip {
 		return
 	}
-	if m.turned {
-		if err := x.graces.now(); err != nil {
-			x.stop(table, err)
-			return
-		}
+	runs, err := x.runs(t, &r)
+	if err == nil && m.turned {
+		err = x.graces.now()
+	}
+	if err != nil {
+		x.stop(table, err)
+		return
 	}
 	m.turned = true
 	at := m.place / 8
 	next := 1 - *x.defaults.word(at)
-	b := value(t, ^uint32(0), action, 0, data)
+	b := value(t.DataWords, ^uint32(0), runs, 0, r.Data)
 	for i := 0; i < len(b); i += 8 {
 		x.defaults.store(at+1+int(next)*entrySize(t)/8+i/8, binary.NativeEndian.Uint64(b[i:]))
 	}

@@ -42,6 +42,12 @@ const (
 	atTime               // in µs
 	atTimed              // the time is known
 	atMoved              // headers leave at other places than those at which they came
+	// Of a frame to a multicast group: the number of the group's list, the replica whose turn it is, how many copies leave, whether all do, and the last one's port.
+	atList
+	atReplica
+	atCopies
+	atApart
+	atLast
 	atMarks
 )
 
@@ -50,6 +56,7 @@ const (
 	stackSize  = 512
 	spillWords = 16
 	spillAt    = -8 * spillWords
+	loopAt     = spillAt - 8 // counts copies
 )
 
 // cannot is the panic that ends the translation of a part. why says why the kernel cannot run the part.
@@ -74,6 +81,7 @@ type usage struct {
 	// that are kept for these places.
 	registers    bool
 	writes, olds int
+	copied       int // words that are kept while copies are made
 }
 
 func newUsage() *usage {
@@ -92,7 +100,7 @@ func (u *usage) more() *usage {
 func (u *usage) same(o *usage) bool {
 	return len(u.read) == len(o.read) && len(u.written) == len(o.written) && len(u.valid) == len(o.valid) && len(u.raw) == len(o.raw) &&
 		len(u.may) == len(o.may) && len(u.dirty) == len(o.dirty) && len(u.at) == len(o.at) && len(u.several) == len(o.several) && len(u.timed) == len(o.timed) && u.moves == o.moves && u.marks == o.marks &&
-		u.registers == o.registers && u.writes == o.writes && u.olds == o.olds
+		u.registers == o.registers && u.writes == o.writes && u.olds == o.olds && u.copied == o.copied
 }
 
 // layout holds the offsets of a frame's values in the state.
@@ -105,6 +113,7 @@ type layout struct {
 	zero   []int              // words that are 0 at first
 	// For registers: the bits that say which places have written, and what is kept for them.
 	written, olds int
+	copied        int // words as they were in front of egress, and as they are behind it in the first copy
 	size          int
 }
 
@@ -123,6 +132,7 @@ func newLayout(p *ir.Program, u *usage) *layout {
 	take(u.marks, true)
 	l.written = take((u.writes+63)/64, false)
 	l.olds = take(u.olds, false)
+	l.copied = take(2*u.copied, false)
 	for _, h := range p.Headers {
 		if h.Meta {
 			for _, f := range h.Fields {
@@ -158,9 +168,7 @@ type emitter struct {
 	next *usage // of this one
 	lay  *layout
 
-	code    asm.Instructions
-	pending []string // labels of the next instruction
-	labels  int
+	writer
 	spilled int
 
 	args argument // of the action that is translated
@@ -184,7 +192,71 @@ type argument struct {
 	data  []uint64
 }
 
-func (g *emitter) add(ins ...asm.Instruction) {
+// writer writes instructions.
+type writer struct {
+	code    asm.Instructions
+	pending []string // labels of the next instruction
+	labels  int
+}
+
+// The following add one instruction each. They are not inlined, because the code that makes an instruction is long.
+
+// get loads a word of the state.
+//
+//go:noinline
+func (g *writer) get(r asm.Register, at int) { g.add(asm.LoadMem(r, rState, int16(at), asm.DWord)) }
+
+// put stores a word of the state.
+//
+//go:noinline
+func (g *writer) put(at int, r asm.Register) { g.add(asm.StoreMem(rState, int16(at), r, asm.DWord)) }
+
+// set stores a constant as a word of the state.
+//
+//go:noinline
+func (g *writer) set(at int, v int64) { g.add(storeImm(rState, int16(at), v, asm.DWord)) }
+
+// load and keep move so many bits between a register and a place.
+//
+//go:noinline
+func (g *writer) load(r, base asm.Register, at int, size asm.Size) {
+	g.add(asm.LoadMem(r, base, int16(at), size))
+}
+
+//go:noinline
+func (g *writer) keep(base asm.Register, at int, r asm.Register, size asm.Size) {
+	g.add(asm.StoreMem(base, int16(at), r, size))
+}
+
+// get32 loads 32 bits.
+//
+//go:noinline
+func (g *writer) get32(r, base asm.Register, at int) {
+	g.add(asm.LoadMem(r, base, int16(at), asm.Word))
+}
+
+// address loads the address of a map's memory.
+//
+//go:noinline
+func (g *writer) address(r asm.Register, fd int) { g.add(asm.LoadMapValue(r, fd, 0)) }
+
+//go:noinline
+func (g *writer) calc(op asm.ALUOp, r asm.Register, v int) { g.add(op.Imm(r, int32(v))) }
+
+//go:noinline
+func (g *writer) with(op asm.ALUOp, r, by asm.Register) { g.add(op.Reg(r, by)) }
+
+//go:noinline
+func (g *writer) whenImm(op asm.JumpOp, r asm.Register, v int, to string) {
+	g.add(op.Imm(r, int32(v), to))
+}
+
+//go:noinline
+func (g *writer) compareRegs(op asm.JumpOp, r, by asm.Register, to string) {
+	g.add(op.Reg(r, by, to))
+}
+
+func (g *writer) add(ins ...asm.Instruction) {
 	for _, i := range ins {
 		for n, l := range g.pending {
 			if n == len(g.pending)-1 {
@@ -199,15 +271,15 @@ func (g *emitter) add(ins ...asm.Instruction) {
 }
 
 // label names the next instruction.
-func (g *emitter) label(name string) { g.pending = append(g.pending, name) }
+func (g *writer) label(name string) { g.pending = append(g.pending, name) }
 
 // fresh returns a label that is not in use.
-func (g *emitter) fresh() string {
+func (g *writer) fresh() string {
 	g.labels++
 	return fmt.Sprintf("l%d", g.labels)
 }
 
-func (g *emitter) jump(label string) { g.add(asm.Ja.Label(label)) }
+func (g *writer) jump(label string) { g.add(asm.Ja.Label(label)) }
 
 // leads reports whether a jump leads to a label.
 func leads(code asm.Instructions, label string) bool {

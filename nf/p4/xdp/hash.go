@@ -56,63 +56,132 @@ const rTables = asm.R9
 // hash writes modify_field_with_hash_based_offset.
 func (g *operator) hash(op *ir.Call) {
 	h := &g.p.Hashes[op.Args[2].Object]
-	c, ok := crcs[h.Algorithm]
 	base, known := op.Args[1].Expr.Word()
 	size, sized := op.Args[3].Expr.Word()
+	if !known || !sized || !small(base) {
+		unsupported("hash %s has bounds that are not known before", h.Name)
+	}
+	g.hashOf(h)
+	g.with(asm.Mov, asm.R1, asm.R4)
+	g.modulo(asm.R1, max(1, size))
+	if base != 0 {
+		g.calc(asm.Add, asm.R1, int(base))
+	}
+	g.store(op.Args[0].Expr)
+}
+
+// hashOf leaves the hash of the inputs in R4. It changes R0 to R5 and rTables.
+func (g *operator) hashOf(h *ir.Hash) {
+	c, ok := crcs[h.Algorithm]
 	switch {
 	case g.in == "":
 		unsupported("it computes a hash in the parser")
 	case !ok || h.Payload:
 		unsupported("hash %s is none of headers by crc16 or crc32", h.Name)
-	case !known || !sized || !small(base):
-		unsupported("hash %s has bounds that are not known before", h.Name)
 	}
-	g.add(asm.LoadMapValue(rTables, g.maps.crc, uint32(c.at)), asm.Mov.Imm(asm.R2, 0))
-	begin, n := c.begin(h.Inputs)
+	g.add(asm.LoadMapValue(rTables, g.maps.crc, uint32(c.at)))
+	g.calc(asm.Mov, asm.R2, 0)
+	inputs := g.u.fieldsOf(h.Inputs)
+	begin, n := c.begin(inputs)
 	g.imm(asm.R4, begin)
 	wait := waiting{}
-	for i := range h.Inputs[n:] {
-		in := &h.Inputs[n+i]
-		switch {
-		case in.Field == nil && in.Header == nil:
-			for n := in.Bits; n > 0; {
-				w := (n - 1) / 64
-				g.imm(asm.R3, in.Value[w]&ones(n-64*w))
-				g.hashed(n-64*w, &wait)
-				n = 64 * w
+	for inputs = inputs[n:]; len(inputs) > 0; {
+		of := headerOf(&inputs[0])
+		n, bits := 0, 0
+		for n < len(inputs) && headerOf(&inputs[n]) == of {
+			bits += inputs[n].Bits
+			n++
+		}
+		gone := g.fresh()
+		if of != nil { // what waits must not depend on its validity
+			if wait.bits%8 != 0 || bits%8 != 0 && n < len(inputs) {
+				unsupported("hash %s: where a byte begins depends on the validity of header %s", h.Name, of.Name)
 			}
-		case in.Field == nil || in.Field.Varbit || !in.Field.Header.Meta:
-			unsupported("hash %s covers headers that may be invalid", h.Name)
-		default:
-			for w := (in.Field.Bits+63)/64 - 1; w >= 0; w-- {
-				g.readField(in.Field, w, asm.R3)
-				g.hashed(min(64, in.Field.Bits-64*w), &wait)
-			}
+			g.flush(&wait)
+			g.readValid(of, asm.R1)
+			g.whenImm(asm.JEq, asm.R1, 0, gone)
+		}
+		for i := range inputs[:n] {
+			g.hashInput(&inputs[i], &wait)
+		}
+		if of != nil {
+			g.flush(&wait)
+		}
+		g.label(gone)
+		inputs = inputs[n:]
+	}
+	g.flush(&wait)
+	g.imm(asm.R0, c.flip)
+	g.with(asm.Xor, asm.R4, asm.R0)
+}
+
+// fieldsOf returns inputs with their widths, and the fields of headers in the place of the headers. Headers that are never valid do not count.
+func (u *usage) fieldsOf(inputs []ir.Input) (all []ir.Input) {
+	add := func(f *ir.Field) {
+		if f.Header.Meta || u.may[f.Header] {
+			all = append(all, ir.Input{Field: f, Bits: f.Bits})
 		}
 	}
+	for _, in := range inputs {
+		switch {
+		case in.Header != nil:
+			for _, f := range in.Header.Fields {
+				add(f)
+			}
+		case in.Field != nil:
+			add(in.Field)
+		default:
+			all = append(all, in)
+		}
+	}
+	return all
+}
+
+// headerOf returns the header of an input that may be invalid; nil: the input is always there.
+func headerOf(in *ir.Input) *ir.Header {
+	if in.Field == nil || in.Field.Header.Meta {
+		return nil
+	}
+	return in.Field.Header
+}
+
+// hashInput takes an input into a hash.
+func (g *operator) hashInput(in *ir.Input, wait *waiting) {
+	for w := (in.Bits+63)/64 - 1; w >= 0; w-- {
+		n := min(64, in.Bits-64*w)
+		if in.Field == nil {
+			g.imm(asm.R3, in.Value[w]&ones(n))
+		} else {
+			g.readField(in.Field, w, asm.R3)
+		}
+		g.hashed(n, wait)
+	}
+}
+
+// flush takes what waits into the hash in R4: whole bytes, the last one filled up with zeros. It changes R0, R1, R2 and R5.
+func (g *operator) flush(wait *waiting) {
 	if wait.half {
 		g.hashBytes(4)
 	}
 	have := wait.bits
 	if pad := -have & 7; pad > 0 {
-		g.add(asm.LSh.Imm(asm.R2, int32(pad)))
+		g.calc(asm.LSh, asm.R2, pad)
 		have += pad
 	}
 	for ; have > 0; have -= 8 { // byte by byte
-		g.add(asm.Mov.Reg(asm.R1, asm.R2))
+		g.with(asm.Mov, asm.R1, asm.R2)
 		if have > 8 {
-			g.add(asm.RSh.Imm(asm.R1, int32(have-8)))
+			g.calc(asm.RSh, asm.R1, have-8)
 		}
-		g.add(asm.Xor.Reg(asm.R1, asm.R4), asm.And.Imm(asm.R1, 255), asm.LSh.Imm(asm.R1, 2), asm.Add.Reg(asm.R1, rTables), asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
-			asm.RSh.Imm(asm.R4, 8), asm.Xor.Reg(asm.R4, asm.R1))
+		g.with(asm.Xor, asm.R1, asm.R4)
+		g.calc(asm.And, asm.R1, 255)
+		g.calc(asm.LSh, asm.R1, 2)
+		g.with(asm.Add, asm.R1, rTables)
+		g.get32(asm.R1, asm.R1, 0)
+		g.calc(asm.RSh, asm.R4, 8)
+		g.with(asm.Xor, asm.R4, asm.R1)
 	}
-	g.imm(asm.R0, c.flip)
-	g.add(asm.Xor.Reg(asm.R4, asm.R0), asm.Mov.Reg(asm.R1, asm.R4))
-	g.modulo(asm.R1, max(1, size))
-	if base != 0 {
-		g.add(asm.Add.Imm(asm.R1, int32(base)))
-	}
-	g.store(op.Args[0].Expr)
+	*wait = waiting{}
 }
 
 // begin is the hash of the first inputs, as far as they are numbers of 64 bits, and how many these are.
@@ -139,33 +208,34 @@ func (g *operator) hashed(n int, wait *waiting) {
 	have, whole := wait.bits, n
 	for n > 0 {
 		part := min(n, 32)
-		g.add(asm.Mov.Reg(asm.R1, asm.R3))
+		g.with(asm.Mov, asm.R1, asm.R3)
 		if n > part {
-			g.add(asm.RSh.Imm(asm.R1, int32(n-part)))
+			g.calc(asm.RSh, asm.R1, n-part)
 		}
 		if n < whole {
 			g.and(asm.R1, ones(part))
 		}
 		if have == 0 {
-			g.add(asm.Mov.Reg(asm.R2, asm.R1))
+			g.with(asm.Mov, asm.R2, asm.R1)
 		} else {
-			g.add(asm.LSh.Imm(asm.R2, int32(part)), asm.Or.Reg(asm.R2, asm.R1))
+			g.calc(asm.LSh, asm.R2, part)
+			g.with(asm.Or, asm.R2, asm.R1)
 		}
 		n, have = n-part, have+part
 		if have < 32 {
 			continue
 		}
 		have -= 32
-		g.add(asm.Mov.Reg(asm.R1, asm.R2))
+		g.with(asm.Mov, asm.R1, asm.R2)
 		if have > 0 {
-			g.add(asm.RSh.Imm(asm.R1, int32(have)))
+			g.calc(asm.RSh, asm.R1, have)
 		}
 		g.and(asm.R2, ones(have))
 		g.add(asm.HostTo(asm.BE, asm.R1, asm.Word))
 		if wait.half {
-			g.add(asm.LSh.Imm(asm.R1, 32))
+			g.calc(asm.LSh, asm.R1, 32)
 		}
-		g.add(asm.Xor.Reg(asm.R4, asm.R1))
+		g.with(asm.Xor, asm.R4, asm.R1)
 		if wait.half {
 			g.hashBytes(8)
 		}
@@ -181,20 +251,23 @@ func (g *operator) hashBytes(n int) {
 		if j%2 == 1 {
 			sum = asm.R1 // two sums wait less for each other
 		}
-		g.add(asm.Mov.Reg(at, asm.R4))
+		g.with(asm.Mov, at, asm.R4)
 		if shift := int32(8*j - 2); shift < 0 {
-			g.add(asm.LSh.Imm(at, -shift))
+			g.calc(asm.LSh, at, int(-shift))
 		} else {
-			g.add(asm.RSh.Imm(at, shift))
+			g.calc(asm.RSh, at, int(shift))
 		}
-		g.add(asm.And.Imm(at, 255<<2), asm.Add.Reg(at, rTables))
+		g.calc(asm.And, at, 255<<2)
+		g.with(asm.Add, at, rTables)
 		if j < 2 {
-			g.add(asm.LoadMem(sum, at, int16(1024*(n-1-j)), asm.Word))
+			g.load(sum, at, 1024*(n-1-j), asm.Word)
 		} else {
-			g.add(asm.LoadMem(at, at, int16(1024*(n-1-j)), asm.Word), asm.Xor.Reg(sum, at))
+			g.load(at, at, 1024*(n-1-j), asm.Word)
+			g.with(asm.Xor, sum, at)
 		}
 	}
-	g.add(asm.Xor.Reg(asm.R0, asm.R1), asm.Mov.Reg(asm.R4, asm.R0))
+	g.with(asm.Xor, asm.R0, asm.R1)
+	g.with(asm.Mov, asm.R4, asm.R0)
 }
 
 // modulo divides r, and leaves what is left. It changes R0.
@@ -204,7 +277,7 @@ func (g *operator) modulo(r asm.Register, n uint64) {
 		return
 	}
 	g.imm(asm.R0, n)
-	g.add(asm.Mod.Reg(r, asm.R0))
+	g.with(asm.Mod, r, asm.R0)
 }
 
 // store stores the number in R1 in a field.

@@ -69,7 +69,8 @@ func (g *parsing) toState(s instance) {
 
 // fail ends the parser with an error.
 func (g *parsing) parseFails(code uint32, at int) {
-	g.add(storeImm(rState, atError, int64(code), asm.DWord), storeImm(rState, atParsed, int64(at), asm.DWord))
+	g.set(atError, int64(code))
+	g.set(atParsed, int64(at))
 	g.jump("parsed")
 }
 
@@ -137,7 +138,9 @@ func (g *parsing) need(at, n, parsed int) {
 		return
 	}
 	ok := g.fresh()
-	g.add(asm.Mov.Reg(asm.R1, rData), asm.Add.Imm(asm.R1, int32(at+n)), asm.JLE.Reg(asm.R1, rEnd, ok))
+	g.with(asm.Mov, asm.R1, rData)
+	g.calc(asm.Add, asm.R1, at+n)
+	g.compareRegs(asm.JLE, asm.R1, rEnd, ok)
 	g.parseFails(g.p.TooShort, parsed)
 	g.label(ok)
 }
@@ -193,16 +196,16 @@ func (g *parsing) lookahead(off, n, at int, r asm.Register) {
 		for w > size-i {
 			w /= 2
 		}
-		g.add(asm.LoadMem(asm.R0, rData, int16(at+i), sizes[8*w]))
+		g.load(asm.R0, rData, at+i, sizes[8*w])
 		g.swap(asm.R0, 8*w)
 		if w < 8 {
-			g.add(asm.LSh.Imm(r, int32(8*w)))
+			g.calc(asm.LSh, r, 8*w)
 		}
-		g.add(asm.Or.Reg(r, asm.R0))
+		g.with(asm.Or, r, asm.R0)
 		i += w
 	}
 	if right := 8*(size-first) - s - n; right > 0 {
-		g.add(asm.RSh.Imm(r, int32(right)))
+		g.calc(asm.RSh, r, right)
 	}
 	g.and(r, ones(n))
 }
@@ -282,7 +285,8 @@ func (g *parsing) choose(st *ir.State, s instance) {
 				continue
 			}
 			g.imm(asm.R0, mask&ones(k.bits))
-			g.add(asm.Mov.Reg(asm.R1, k.reg), asm.And.Reg(asm.R1, asm.R0))
+			g.with(asm.Mov, asm.R1, k.reg)
+			g.with(asm.And, asm.R1, asm.R0)
 			g.notEqual(asm.R1, value, next)
 		}
 		g.toState(instance{c.Next, s.at, s.last, s.idle})
@@ -294,9 +298,9 @@ func (g *parsing) choose(st *ir.State, s instance) {
 // notEqual jumps if r is not v. It changes R0.
 func (g *parsing) notEqual(r asm.Register, v uint64, to string) {
 	if small(v) {
-		g.add(asm.JNE.Imm(r, int32(int64(v)), to))
+		g.whenImm(asm.JNE, r, int(v), to)
 		return
 	}
 	g.imm(asm.R0, v)
-	g.add(asm.JNE.Reg(r, asm.R0, to))
+	g.compareRegs(asm.JNE, r, asm.R0, to)
 }

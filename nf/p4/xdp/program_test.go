@@ -33,6 +33,7 @@ type author struct {
 	ids                     int
 	params                  []int // widths, of the action that is written
 	nodes                   int
+	profiles                arr
 }
 
 func (a *author) id() int { a.ids++; return a.ids }
@@ -159,6 +160,8 @@ func (a *author) truth(depth int) any {
 
 func prim(op string, p ...any) obj { return obj{"op": op, "parameters": arr(p)} }
 
+const pruneID = 1 << 20
+
 var specField = field{"standard_metadata", "egress_spec", 9}
 
 // action writes an action and returns its name and number.
@@ -197,6 +200,10 @@ func (a *author) primitive(i, count int) obj {
 		return prim("count", obj{"type": "counter_array", "value": "c"}, a.number(1))
 	case 4:
 		return prim("assign_header", obj{"type": "header", "value": "h1"}, obj{"type": "header", "value": "twin"})
+	case 12:
+		if a.IntN(2) == 0 {
+			return prim("assign", fieldOf(field{"standard_metadata", "mcast_grp", 16}), hexs(uint64(a.IntN(4))))
+		}
 	case 5, 6:
 		return prim("assign", fieldOf(specField), hexs(uint64(a.IntN(8))))
 	case 7:
@@ -297,6 +304,13 @@ func (a *author) table(name string, next any, names []string, ids []int) obj {
 	if a.IntN(3) == 0 {
 		branches = obj{"__HIT__": next, "__MISS__": a.one(next, nil)}
 	}
+	if len(a.profiles) > 0 && a.IntN(2) == 0 {
+		p := pick(a, a.profiles).(obj)
+		t["type"], t["action_profile"] = "indirect", p["name"]
+		if p["selector"] != nil {
+			t["type"] = a.one("indirect", "indirect_ws", "indirect_ws", "indirect_ws")
+		}
+	}
 	t["actions"], t["action_ids"], t["next_tables"] = acts, actIDs, branches
 	return t
 }
@@ -316,7 +330,17 @@ func (a *author) pipeline(name string, tables int, names []string, ids []int) ob
 			next = c
 		}
 	}
+	if name == "egress" && a.IntN(2) == 0 { // no copy goes back
+		a.nodes++
+		conds = append(conds, obj{"name": "back", "id": a.nodes, "true_next": "prune", "false_next": next,
+			"expression": expr("==", fieldOf(field{"standard_metadata", "egress_port", 9}), fieldOf(field{"standard_metadata", "ingress_port", 9}))})
+		p["action_calls"] = arr{obj{"name": "prune", "id": 0, "action_id": pruneID, "next_node": nil}}
+		next = "back"
+	}
 	p["init_table"], p["tables"], p["conditionals"], p["action_profiles"] = next, list, conds, arr{}
+	if name == "ingress" {
+		p["action_profiles"] = a.profiles
+	}
 	return p
 }
 
@@ -349,6 +373,27 @@ func (a *author) checksums() (calcs, sums arr) {
 	return calcs, sums
 }
 
+// hash is a hash of fields, headers and numbers.
+func (a *author) hash() obj {
+	var in arr
+	for range 1 + a.IntN(5) {
+		switch f := pick(a, a.byHeader["meta"]); a.IntN(9) {
+		case 0:
+			in = append(in, obj{"type": "hexstr", "value": "0x01", "bitwidth": 1 + 8*a.IntN(3)})
+		case 1:
+			in = append(in, obj{"type": "field", "value": arr{"standard_metadata", "packet_length"}})
+		case 2:
+			in = append(in, obj{"type": "header", "value": pick(a, a.wire)})
+		case 3, 4:
+			f = pick(a, a.byHeader[pick(a, a.wire)])
+			fallthrough
+		default:
+			in = append(in, obj{"type": "field", "value": arr{f.header, f.name}})
+		}
+	}
+	return obj{"algo": pick(a, []string{"crc32", "crc32", "crc16", "csum16"}), "input": in}
+}
+
 // program is the JSON of a random program.
 func (a *author) program() []byte {
 	a.byHeader = map[string][]field{}
@@ -377,6 +422,7 @@ func (a *author) program() []byte {
 	}
 	var names []string
 	var ids []int
+	a.actions = append(a.actions, obj{"name": "prune", "id": pruneID, "runtime_data": arr{}, "primitives": arr{prim("mark_to_drop", obj{"type": "header", "value": "standard_metadata"})}})
 	for i := range 6 {
 		n, id := a.action(i)
 		names, ids = append(names, n), append(ids, id)
@@ -387,18 +433,16 @@ func (a *author) program() []byte {
 	}
 	calcs, sums := a.checksums()
 	for i := range 3 {
-		var in arr
-		for range 1 + a.IntN(5) {
-			switch f := pick(a, a.byHeader["meta"]); a.IntN(6) {
-			case 0:
-				in = append(in, obj{"type": "hexstr", "value": "0x01", "bitwidth": 1 + 8*a.IntN(3)})
-			case 1:
-				in = append(in, obj{"type": "field", "value": arr{"standard_metadata", "packet_length"}})
-			default:
-				in = append(in, obj{"type": "field", "value": arr{f.header, f.name}})
-			}
+		h := a.hash()
+		h["name"], h["id"] = fmt.Sprintf("hash%d", i), len(calcs)
+		calcs = append(calcs, h)
+	}
+	for i := range a.IntN(3) {
+		p := obj{"name": fmt.Sprintf("prof%d", i), "id": i, "max_size": a.one(0, 3, 8, 64)}
+		if a.IntN(3) > 0 {
+			p["selector"] = a.hash()
 		}
-		calcs = append(calcs, obj{"name": fmt.Sprintf("hash%d", i), "id": len(calcs), "algo": pick(a, []string{"crc32", "crc32", "crc16", "csum16"}), "input": in})
+		a.profiles = append(a.profiles, p)
 	}
 	root := obj{"__meta__": obj{"version": arr{2, 23}}, "header_types": a.types, "headers": a.headers, "actions": a.actions,
 		"field_aliases":  arr{std("ingress_global_timestamp"), std("egress_global_timestamp"), std("mcast_grp"), std("egress_rid"), std("priority")},

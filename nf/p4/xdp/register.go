@@ -35,18 +35,25 @@ func usesRegisters(op *ir.Call) bool {
 func (g *emitter) takeRegisters() {
 	have, got, again := g.fresh(), g.fresh(), g.fresh()
 	g.next.registers = true
-	g.add(asm.LoadMem(asm.R1, rState, atTaken, asm.DWord), asm.JNE.Imm(asm.R1, 0, have), asm.LoadMapValue(asm.R5, g.maps.turn, 0), asm.Mov.Imm(asm.R4, tries))
+	g.get(asm.R1, atTaken)
+	g.whenImm(asm.JNE, asm.R1, 0, have)
+	g.address(asm.R5, g.maps.turn)
+	g.calc(asm.Mov, asm.R4, tries)
 	g.label(again)
-	g.add(asm.Mov.Imm(asm.R0, 0), asm.Mov.Imm(asm.R1, 1), atomicOf(asm.CmpXchg, asm.R5, asm.R1), asm.JEq.Imm(asm.R0, 0, got),
-		asm.Sub.Imm(asm.R4, 1), asm.JNE.Imm(asm.R4, 0, again))
+	g.calc(asm.Mov, asm.R0, 0)
+	g.calc(asm.Mov, asm.R1, 1)
+	g.add(atomicOf(asm.CmpXchg, asm.R5, asm.R1))
+	g.whenImm(asm.JEq, asm.R0, 0, got)
+	g.calc(asm.Sub, asm.R4, 1)
+	g.whenImm(asm.JNE, asm.R4, 0, again)
 	was := g.where
 	g.where = Reason{} // of any action
 	g.pass("another frame has the registers for long")
 	g.where = was
 	g.label(got)
-	g.add(storeImm(rState, atTaken, 1, asm.DWord))
+	g.set(atTaken, 1)
 	for i := range (g.u.writes + 63) / 64 {
-		g.add(storeImm(rState, int16(g.lay.written+8*i), 0, asm.DWord))
+		g.set(g.lay.written+8*i, 0)
 	}
 	g.label(have)
 }
@@ -65,9 +72,12 @@ func (g *emitter) freeRegisters() {
 		return
 	}
 	free := g.fresh()
-	g.add(asm.LoadMem(asm.R1, rState, atTaken, asm.DWord), asm.JEq.Imm(asm.R1, 0, free), asm.LoadMapValue(asm.R5, g.maps.turn, 0), asm.Mov.Imm(asm.R1, 0))
+	g.get(asm.R1, atTaken)
+	g.whenImm(asm.JEq, asm.R1, 0, free)
+	g.address(asm.R5, g.maps.turn)
+	g.calc(asm.Mov, asm.R1, 0)
 	if runtime.GOARCH == "amd64" { // stores are seen in their order
-		g.add(asm.StoreMem(asm.R5, 0, asm.R1, asm.DWord))
+		g.keep(asm.R5, 0, asm.R1, asm.DWord)
 	} else {
 		g.add(atomicOf(asm.Xchg, asm.R5, asm.R1))
 	}
@@ -81,17 +91,22 @@ func (g *emitter) undo() {
 		return
 	}
 	end := g.fresh()
-	g.add(asm.LoadMem(asm.R1, rState, atTaken, asm.DWord), asm.JEq.Imm(asm.R1, 0, end))
+	g.get(asm.R1, atTaken)
+	g.whenImm(asm.JEq, asm.R1, 0, end)
 	for i := len(g.writes) - 1; i >= 0; i-- {
 		w := &g.writes[i]
 		r := &g.p.Registers[w.register]
 		skip := g.fresh()
 		g.imm(asm.R2, 1<<(w.bit%64))
-		g.add(asm.LoadMem(asm.R1, rState, int16(g.lay.written+w.bit/64*8), asm.DWord), asm.And.Reg(asm.R1, asm.R2), asm.JEq.Imm(asm.R1, 0, skip),
-			asm.LoadMem(asm.R1, rState, int16(w.cell), asm.DWord), asm.JGE.Imm(asm.R1, int32(r.Size), skip))
+		g.get(asm.R1, g.lay.written+w.bit/64*8)
+		g.with(asm.And, asm.R1, asm.R2)
+		g.whenImm(asm.JEq, asm.R1, 0, skip)
+		g.get(asm.R1, w.cell)
+		g.whenImm(asm.JGE, asm.R1, r.Size, skip)
 		g.cellAt(w.register, asm.R3)
 		for k := range r.Words {
-			g.add(asm.LoadMem(asm.R0, rState, int16(w.old+8*k), asm.DWord), asm.StoreMem(asm.R3, int16(8*k), asm.R0, asm.DWord))
+			g.get(asm.R0, w.old+8*k)
+			g.keep(asm.R3, 8*k, asm.R0, asm.DWord)
 		}
 		g.label(skip)
 	}
@@ -102,7 +117,10 @@ func (g *emitter) undo() {
 // R0.
 func (g *emitter) cellAt(register int, r asm.Register) {
 	p := &g.p.Registers[register].Place
-	g.add(asm.Mov.Reg(asm.R0, asm.R1), asm.Mul.Imm(asm.R0, int32(8*p.Stride)), asm.LoadMapValue(r, g.maps.registers[p.Group], uint32(8*p.At)), asm.Add.Reg(r, asm.R0))
+	g.with(asm.Mov, asm.R0, asm.R1)
+	g.calc(asm.Mul, asm.R0, 8*p.Stride)
+	g.add(asm.LoadMapValue(r, g.maps.registers[p.Group], uint32(8*p.At)))
+	g.with(asm.Add, r, asm.R0)
 }
 
 // register returns the register that a primitive names.
@@ -122,7 +140,7 @@ func (g *operator) readRegister(op *ir.Call) {
 	i, r := g.register(&op.Args[1])
 	skip := g.fresh()
 	g.value(index(op.Args[2].Expr), 0)
-	g.add(asm.JGE.Imm(asm.R1, int32(r.Size), skip))
+	g.whenImm(asm.JGE, asm.R1, r.Size, skip)
 	g.cellAt(i, asm.R2)
 	dst := op.Args[0].Expr
 	if f := dst.Field; dst.Op == ir.FieldOf && f != nil && f.Bits > 64 {
@@ -132,7 +150,7 @@ func (g *operator) readRegister(op *ir.Call) {
 		for w := range (f.Bits + 63) / 64 {
 			g.imm(asm.R1, 0)
 			if w < r.Words {
-				g.add(asm.LoadMem(asm.R1, asm.R2, int16(8*w), asm.DWord))
+				g.load(asm.R1, asm.R2, 8*w, asm.DWord)
 			}
 			g.and(asm.R1, ones(min(64, f.Bits-64*w)))
 			if !f.Header.Meta || g.u.read[f] {
@@ -140,7 +158,7 @@ func (g *operator) readRegister(op *ir.Call) {
 			}
 		}
 	} else {
-		g.add(asm.LoadMem(asm.R1, asm.R2, 0, asm.DWord))
+		g.load(asm.R1, asm.R2, 0, asm.DWord)
 		g.store(dst)
 	}
 	g.label(skip)
@@ -156,17 +174,21 @@ func (g *operator) writeRegister(op *ir.Call) {
 	g.next.olds += 1 + r.Words
 	skip := g.fresh()
 	g.value(index(op.Args[1].Expr), 0)
-	g.add(asm.JGE.Imm(asm.R1, int32(r.Size), skip), asm.StoreMem(rState, int16(w.cell), asm.R1, asm.DWord))
+	g.whenImm(asm.JGE, asm.R1, r.Size, skip)
+	g.put(w.cell, asm.R1)
 	for k := range r.Words {
 		g.wordAt(op.Args[2].Expr, k, 1)
 		g.and(asm.R2, ones(min(64, r.Bits-64*k)))
 		g.cellAt(i, asm.R3)
-		g.add(asm.LoadMem(asm.R0, asm.R3, int16(8*k), asm.DWord), asm.StoreMem(rState, int16(w.old+8*k), asm.R0, asm.DWord),
-			asm.StoreMem(asm.R3, int16(8*k), asm.R2, asm.DWord))
+		g.load(asm.R0, asm.R3, 8*k, asm.DWord)
+		g.put(w.old+8*k, asm.R0)
+		g.keep(asm.R3, 8*k, asm.R2, asm.DWord)
 	}
 	at := int16(g.lay.written + w.bit/64*8)
 	g.imm(asm.R3, 1<<(w.bit%64))
-	g.add(asm.LoadMem(asm.R0, rState, at, asm.DWord), asm.Or.Reg(asm.R0, asm.R3), asm.StoreMem(rState, at, asm.R0, asm.DWord))
+	g.load(asm.R0, rState, int(at), asm.DWord)
+	g.with(asm.Or, asm.R0, asm.R3)
+	g.keep(rState, int(at), asm.R0, asm.DWord)
 	g.label(skip)
 	g.writes = append(g.writes, w)
 }

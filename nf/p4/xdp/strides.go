@@ -345,39 +345,67 @@ func (g *pipes) lookStrides(n int, t *ir.Table, miss string) {
 	done, lone, found := g.fresh(), g.fresh(), g.fresh()
 	g.key(k, 0)
 	if k.Bits < 64 {
-		g.add(asm.LSh.Imm(asm.R1, int32(64-k.Bits)))
+		g.calc(asm.LSh, asm.R1, 64-k.Bits)
 	}
 	// R0 is the key, R4 what is left of it, R5 1 + the record so far.
-	g.add(asm.Mov.Reg(asm.R0, asm.R1), asm.Mov.Reg(asm.R4, asm.R1))
+	g.with(asm.Mov, asm.R0, asm.R1)
+	g.with(asm.Mov, asm.R4, asm.R1)
 	nodes := func(r asm.Register, word int) { g.add(asm.LoadMapValue(r, g.maps.slots[n], uint32(8*word))) }
 	nodes(asm.R2, 0)
-	g.add(asm.LoadMem(asm.R1, asm.R2, 0, asm.DWord), asm.And.Imm(asm.R1, places-1), asm.LSh.Imm(asm.R1, firstBits+3), asm.Mov.Reg(asm.R3, asm.R4),
-		asm.RSh.Imm(asm.R3, 64-firstBits), asm.LSh.Imm(asm.R3, 3), asm.Add.Reg(asm.R3, asm.R1))
+	g.load(asm.R1, asm.R2, 0, asm.DWord)
+	g.calc(asm.And, asm.R1, places-1)
+	g.calc(asm.LSh, asm.R1, firstBits+3)
+	g.with(asm.Mov, asm.R3, asm.R4)
+	g.calc(asm.RSh, asm.R3, 64-firstBits)
+	g.calc(asm.LSh, asm.R3, 3)
+	g.with(asm.Add, asm.R3, asm.R1)
 	nodes(asm.R2, rootAt)
-	g.add(asm.Add.Reg(asm.R2, asm.R3), asm.LoadMem(asm.R3, asm.R2, 0, asm.DWord), asm.Mov.Reg32(asm.R5, asm.R3), asm.LSh.Imm(asm.R4, firstBits))
+	g.with(asm.Add, asm.R2, asm.R3)
+	g.load(asm.R3, asm.R2, 0, asm.DWord)
+	g.add(asm.Mov.Reg32(asm.R5, asm.R3))
+	g.calc(asm.LSh, asm.R4, firstBits)
 	for at := firstBits; at < s.bits; at += nextBits {
 		none := g.fresh()
-		g.add(asm.RSh.Imm(asm.R3, 32), asm.JEq.Imm(asm.R3, 0, done), asm.JGE.Imm(asm.R3, alone, lone), asm.Sub.Imm(asm.R3, 1), asm.JGE.Imm(asm.R3, int32(s.blocks), done),
-			asm.LSh.Imm(asm.R3, nextBits+3), asm.Mov.Reg(asm.R1, asm.R4), asm.RSh.Imm(asm.R1, 64-nextBits), asm.LSh.Imm(asm.R1, 3), asm.Add.Reg(asm.R3, asm.R1))
+		g.calc(asm.RSh, asm.R3, 32)
+		g.whenImm(asm.JEq, asm.R3, 0, done)
+		g.whenImm(asm.JGE, asm.R3, alone, lone)
+		g.calc(asm.Sub, asm.R3, 1)
+		g.whenImm(asm.JGE, asm.R3, s.blocks, done)
+		g.calc(asm.LSh, asm.R3, nextBits+3)
+		g.with(asm.Mov, asm.R1, asm.R4)
+		g.calc(asm.RSh, asm.R1, 64-nextBits)
+		g.calc(asm.LSh, asm.R1, 3)
+		g.with(asm.Add, asm.R3, asm.R1)
 		nodes(asm.R2, blockAt)
-		g.add(asm.Add.Reg(asm.R2, asm.R3), asm.LoadMem(asm.R3, asm.R2, 0, asm.DWord), asm.LSh.Imm(asm.R4, nextBits), asm.Mov.Reg32(asm.R1, asm.R3),
-			asm.JEq.Imm(asm.R1, 0, none), asm.Mov.Reg(asm.R5, asm.R1))
+		g.with(asm.Add, asm.R2, asm.R3)
+		g.load(asm.R3, asm.R2, 0, asm.DWord)
+		g.calc(asm.LSh, asm.R4, nextBits)
+		g.add(asm.Mov.Reg32(asm.R1, asm.R3))
+		g.whenImm(asm.JEq, asm.R1, 0, none)
+		g.with(asm.Mov, asm.R5, asm.R1)
 		g.label(none)
 	}
 	g.jump(done)
 	record := func(r asm.Register) {
-		g.add(asm.JGE.Imm(r, int32(s.records), miss), asm.Mul.Imm(r, int32(8*s.words)), asm.LoadMapValue(rEntry, g.maps.tables[n], 0), asm.Add.Reg(rEntry, r))
+		g.whenImm(asm.JGE, r, s.records, miss)
+		g.calc(asm.Mul, r, 8*s.words)
+		g.address(rEntry, g.maps.tables[n])
+		g.with(asm.Add, rEntry, r)
 	}
 	if s.bits > firstBits {
 		g.label(lone)
-		g.add(asm.Sub.Imm(asm.R3, alone+1))
+		g.calc(asm.Sub, asm.R3, alone+1)
 		record(asm.R3)
-		g.add(asm.LoadMem(asm.R1, rEntry, 0, asm.DWord), asm.LoadMem(asm.R2, rEntry, 8, asm.DWord), asm.Xor.Reg(asm.R1, asm.R0), asm.And.Reg(asm.R1, asm.R2),
-			asm.JEq.Imm(asm.R1, 0, found))
+		g.load(asm.R1, rEntry, 0, asm.DWord)
+		g.load(asm.R2, rEntry, 8, asm.DWord)
+		g.with(asm.Xor, asm.R1, asm.R0)
+		g.with(asm.And, asm.R1, asm.R2)
+		g.whenImm(asm.JEq, asm.R1, 0, found)
 	}
 	g.label(done)
-	g.add(asm.JEq.Imm(asm.R5, 0, miss), asm.Sub.Imm(asm.R5, 1))
+	g.whenImm(asm.JEq, asm.R5, 0, miss)
+	g.calc(asm.Sub, asm.R5, 1)
 	record(asm.R5)
 	g.label(found)
-	g.add(asm.Add.Imm(rEntry, 16))
+	g.calc(asm.Add, rEntry, 16)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// An entry in the kernel's maps, in words of the machine's order: its row in the Switch and 1 + its action's number, 32 bits each, its rank, and the
-// action's data. The entry with the lowest rank wins. A default entry is one, too.
+// An entry in the kernel's maps, in words of the machine's order: its row in the Switch and what it runs, 32 bits each, its rank, and the
+// action's data. It runs an action, 1 + its number, or a member or a group of an action profile (profile.go). The entry with the lowest rank wins. A default entry is one, too.
 const (
 	entryRow  = 0
 	entryAct  = 4
@@ -52,14 +52,17 @@ func sortOf(t *ir.Table) (sort, string) {
 		if k.Field != nil && k.Field.Varbit {
 			return 0, "its key has a field of variable length"
 		}
+		if k.Unknown {
+			return 0, "its key has a field of a header stack's element"
+		}
 		if k.Match == ir.LPM {
 			lpm = k.Bits
 		}
 	}
 	words := t.KeyWords + 2
 	switch {
-	case t.Profile:
-		return 0, "its actions are those of an action profile"
+	case t.Profile != nil && !fitsProfile(t.Profile):
+		return 0, fmt.Sprintf("its action profile may have %d members", t.Profile.Size)
 	case t.Meter:
 		return 0, "its entries have meters"
 	case words > maxKeyWords:
@@ -104,14 +107,14 @@ func (g *pipes) key(k *ir.Key, w int) {
 		skip := g.fresh()
 		if k.Valid != nil {
 			g.readValid(k.Valid, asm.R1)
-			g.add(asm.JEq.Imm(asm.R1, 0, skip))
+			g.whenImm(asm.JEq, asm.R1, 0, skip)
 		}
 		g.readField(k.Field, w, asm.R1)
 		g.label(skip)
 	}
 	if w < len(k.Mask) && k.Mask[w] != ones(min(64, k.Bits-64*w)) {
 		g.imm(asm.R0, k.Mask[w])
-		g.add(asm.And.Reg(asm.R1, asm.R0))
+		g.with(asm.And, asm.R1, asm.R0)
 	}
 }
 
@@ -130,8 +133,10 @@ func (g *pipes) table(n int, t *ir.Table) {
 	}
 	if kind != keyless || !t.ConstDefault {
 		going := g.fresh()
-		g.add(asm.LoadMapValue(asm.R1, g.maps.going, uint32(8*n)), asm.LoadMem(asm.R1, asm.R1, 0, asm.DWord), asm.JEq.Imm(asm.R1, tableFull, going),
-			asm.JEq.Imm(asm.R1, tableEmpty, miss))
+		g.add(asm.LoadMapValue(asm.R1, g.maps.going, uint32(8*n)))
+		g.load(asm.R1, asm.R1, 0, asm.DWord)
+		g.whenImm(asm.JEq, asm.R1, tableFull, going)
+		g.whenImm(asm.JEq, asm.R1, tableEmpty, miss)
 		g.pass(whyStopped)
 		g.label(going)
 	}
@@ -149,16 +154,22 @@ func (g *pipes) table(n int, t *ir.Table) {
 			g.lookTuples(n, t, miss)
 		}
 		g.found(n, t, counter)
-		g.add(storeImm(rState, atMissed, 0, asm.DWord), asm.LoadMem(asm.R1, rEntry, entryAct, asm.Word))
+		g.set(atMissed, 0)
+		g.get32(asm.R1, rEntry, entryAct)
 		next := func(a int) int {
 			if t.Branches {
 				return t.Hit
 			}
 			return t.Next[a]
 		}
+		none := t.BaseMiss
+		if t.Branches {
+			none = t.Hit
+		}
+		g.choose(t, none)
 		g.actions(t, own("hit"), next)
 		g.label(miss)
-		g.add(storeImm(rState, atMissed, 1, asm.DWord))
+		g.set(atMissed, 1)
 	}
 	g.missed(n, t, counter, own)
 }
@@ -188,9 +199,15 @@ func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string)
 	}
 	// The default entry lies in one of two places; a word says in which.
 	at := g.maps.defaultAt[n]
-	g.add(asm.LoadMapValue(rEntry, g.maps.defaults, uint32(at)), asm.LoadMem(asm.R1, rEntry, 0, asm.DWord), asm.Add.Imm(rEntry, 8),
-		asm.And.Imm(asm.R1, 1), asm.Mul.Imm(asm.R1, int32(entrySize(t))), asm.Add.Reg(rEntry, asm.R1))
-	g.add(asm.LoadMem(asm.R1, rEntry, entryAct, asm.Word), asm.JEq.Imm(asm.R1, 0, g.nodeLabel(none)))
+	g.add(asm.LoadMapValue(rEntry, g.maps.defaults, uint32(at)))
+	g.load(asm.R1, rEntry, 0, asm.DWord)
+	g.calc(asm.Add, rEntry, 8)
+	g.calc(asm.And, asm.R1, 1)
+	g.calc(asm.Mul, asm.R1, entrySize(t))
+	g.with(asm.Add, rEntry, asm.R1)
+	g.get32(asm.R1, rEntry, entryAct)
+	g.whenImm(asm.JEq, asm.R1, 0, g.nodeLabel(none))
+	g.choose(t, none)
 	g.actions(t, own("miss"), next)
 }
 
@@ -201,7 +218,7 @@ func (g *pipes) actions(t *ir.Table, own string, next func(action int) int) {
 	for _, a := range t.Actions {
 		if !seen[a] {
 			seen[a] = true
-			g.add(asm.JEq.Imm(asm.R1, int32(a+1), label(a)))
+			g.whenImm(asm.JEq, asm.R1, a+1, label(a))
 		}
 	}
 	g.pass(whyForeign)
@@ -219,16 +236,18 @@ func (g *pipes) found(n int, t *ir.Table, counter int) {
 	if !t.Counters && !t.Timeout {
 		return
 	}
-	g.add(asm.LoadMem(asm.R1, rEntry, entryRow, asm.Word))
+	g.get32(asm.R1, rEntry, entryRow)
 	if t.Counters {
-		g.add(asm.Mov.Reg(asm.R2, asm.R1), asm.Add.Imm(asm.R2, 1), asm.StoreMem(rState, int16(counter), asm.R2, asm.DWord))
+		g.with(asm.Mov, asm.R2, asm.R1)
+		g.calc(asm.Add, asm.R2, 1)
+		g.put(counter, asm.R2)
 	}
 	if t.Timeout {
 		if t.Size > maxDirect/8 {
 			unsupported("%d entries with timeouts", t.Size)
 		}
 		skip := g.fresh()
-		g.add(asm.JGE.Imm(asm.R1, int32(t.Size), skip))
+		g.whenImm(asm.JGE, asm.R1, t.Size, skip)
 		g.cell(g.maps.hits[n], asm.R1)
 		g.add(storeImm(asm.R2, 0, 1, asm.DWord))
 		g.label(skip)
@@ -240,12 +259,15 @@ const maxDirect = 1 << 22
 
 // lookUp leaves the map's value for the key at offset at of the stack in R0, or jumps to miss.
 func (g *emitter) lookUp(fd, at int, miss string) {
-	g.add(asm.LoadMapPtr(asm.R1, fd), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, int32(at)), asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, miss))
+	g.add(asm.LoadMapPtr(asm.R1, fd))
+	g.with(asm.Mov, asm.R2, asm.RFP)
+	g.calc(asm.Add, asm.R2, at)
+	g.add(asm.FnMapLookupElem.Call())
+	g.whenImm(asm.JEq, asm.R0, 0, miss)
 }
 
 // keyAt returns the offset on the stack of a key of so many words.
-func keyAt(words int) int { return spillAt - 8*words }
+func keyAt(words int) int { return loopAt - 8*words }
 
 // trieBits returns the number of bits of a trie's key before the LPM field, and of the whole key.
 func trieBits(t *ir.Table) (front, all int) {
@@ -274,16 +296,16 @@ func (g *pipes) lookTrie(n int, t *ir.Table, miss string) {
 			for w := k.Words - 1; w >= 0; w-- {
 				g.key(k, w)
 				if last && k.Bits < 64 {
-					g.add(asm.LSh.Imm(asm.R1, int32(64-k.Bits)))
+					g.calc(asm.LSh, asm.R1, 64-k.Bits)
 				}
 				g.swap(asm.R1, 64)
-				g.add(asm.StoreMem(asm.RFP, int16(to), asm.R1, asm.DWord))
+				g.keep(asm.RFP, to, asm.R1, asm.DWord)
 				to += 8
 			}
 		}
 	}
 	g.lookUp(g.maps.tables[n], at-4, miss)
-	g.add(asm.Mov.Reg(rEntry, asm.R0))
+	g.with(asm.Mov, rEntry, asm.R0)
 }
 
 // rCandidate is an entry that may win. Nothing else uses the register in pipelines.
@@ -303,27 +325,37 @@ func (g *pipes) lookTuples(n int, t *ir.Table, miss string) {
 		k := &t.Keys[i]
 		for w := range k.Words {
 			g.key(k, w)
-			g.add(asm.StoreMem(asm.RFP, int16(probe+8*(k.At+w)), asm.R1, asm.DWord))
+			g.keep(asm.RFP, probe+8*(k.At+w), asm.R1, asm.DWord)
 		}
 	}
 	s, _ := shapeOf(t, kw+1)
-	g.add(asm.Mov.Imm(rEntry, 0), storeImm(asm.RFP, int16(rank), -1, asm.DWord))
+	g.calc(asm.Mov, rEntry, 0)
+	g.add(storeImm(asm.RFP, int16(rank), -1, asm.DWord))
 	for m := range maxMasks {
 		next := g.fresh()
-		g.add(asm.LoadMapValue(asm.R4, g.maps.masks[n], 0), asm.LoadMem(asm.R1, asm.R4, 0, asm.DWord), asm.And.Imm(asm.R1, 1<<m), asm.JEq.Imm(asm.R1, 0, next))
+		g.address(asm.R4, g.maps.masks[n])
+		g.load(asm.R1, asm.R4, 0, asm.DWord)
+		g.calc(asm.And, asm.R1, 1<<m)
+		g.whenImm(asm.JEq, asm.R1, 0, next)
 		g.imm(asm.R2, g.opt.Seed)
 		g.imm(asm.R3, multiplier)
-		g.add(asm.Mov.Imm(asm.R1, int32(m)), asm.StoreMem(asm.RFP, int16(masked), asm.R1, asm.DWord))
+		g.calc(asm.Mov, asm.R1, m)
+		g.keep(asm.RFP, masked, asm.R1, asm.DWord)
 		g.mix()
 		for w := range kw {
-			g.add(asm.LoadMem(asm.R1, asm.R4, int16(8*(1+m*kw+w)), asm.DWord), asm.LoadMem(asm.R0, asm.RFP, int16(probe+8*w), asm.DWord),
-				asm.And.Reg(asm.R1, asm.R0), asm.StoreMem(asm.RFP, int16(masked+8*(1+w)), asm.R1, asm.DWord))
+			g.load(asm.R1, asm.R4, 8*(1+m*kw+w), asm.DWord)
+			g.load(asm.R0, asm.RFP, probe+8*w, asm.DWord)
+			g.with(asm.And, asm.R1, asm.R0)
+			g.keep(asm.RFP, masked+8*(1+w), asm.R1, asm.DWord)
 			g.mix()
 		}
 		g.probe(n, s, masked, rCandidate, next)
-		g.add(asm.LoadMem(asm.R1, rCandidate, entryRank, asm.DWord), asm.LoadMem(asm.R2, asm.RFP, int16(rank), asm.DWord), asm.JGE.Reg(asm.R1, asm.R2, next),
-			asm.StoreMem(asm.RFP, int16(rank), asm.R1, asm.DWord), asm.Mov.Reg(rEntry, rCandidate))
+		g.load(asm.R1, rCandidate, entryRank, asm.DWord)
+		g.load(asm.R2, asm.RFP, rank, asm.DWord)
+		g.compareRegs(asm.JGE, asm.R1, asm.R2, next)
+		g.keep(asm.RFP, rank, asm.R1, asm.DWord)
+		g.with(asm.Mov, rEntry, rCandidate)
 		g.label(next)
 	}
-	g.add(asm.JEq.Imm(rEntry, 0, miss))
+	g.whenImm(asm.JEq, rEntry, 0, miss)
 }

@@ -36,6 +36,7 @@ type twin struct {
 	sw, ref *p4.Switch
 	now     clock.Time
 	kernel  int // frames that came to their end in the kernel
+	copies  int // by a set of ports
 	engine  map[string]int
 }
 
@@ -80,7 +81,13 @@ func newTwin(t testing.TB, src []byte) *twin {
 			t.Fatal(err)
 		}
 	}
-	w.x, err = New(tree, w.sw.Config(), Options{From: []Source{{Index: loopback, Port: 1}}})
+	to := map[uint32]Target{}
+	for n := range uint32(devices) {
+		if !slices.Contains(closedPorts, n) {
+			to[n] = Target{loopback, 1 << 16}
+		}
+	}
+	w.x, err = New(tree, w.sw.Config(), Options{From: []Source{{Index: loopback, Port: 1}}, To: to})
 	var v *ebpf.VerifierError
 	if errors.As(err, &v) {
 		t.Fatalf("%+v", v)
@@ -92,15 +99,6 @@ func newTwin(t testing.TB, src []byte) *twin {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.x.Close() })
-	for n := range uint32(devices) {
-		if slices.Contains(closedPorts, n) {
-			continue
-		}
-		if err := w.x.devices.Put(n, uint32(loopback)); err != nil {
-			t.Fatal(err)
-		}
-		storeHalf(w.x.out, int(n), 1<<16)
-	}
 	w.x.Begin(w.sw, 0)
 	return w
 }
@@ -167,12 +165,14 @@ func (w *twin) frame(port uint32, frame []byte) {
 	switch {
 	case outcome == Forwarded:
 		how = "forwarded by the kernel"
-		got = []sent{{to, string(out)}}
+		for _, p := range w.ports(port, to) {
+			got = append(got, sent{p, string(out)})
+		}
 		w.kernel++
 		if code != xdpRedirect {
 			w.Fatalf("forwarded, and the program returned %d", code)
 		}
-	case outcome >= ParserError && outcome <= EgressDrop:
+	case outcome >= ParserError && outcome <= NoReplica:
 		how = "dropped by the kernel: " + outcomeNames[outcome]
 		w.kernel++
 		if code != xdpDrop || len(want) != 0 || r.Dropped.String() != outcomeNames[outcome] {
@@ -193,6 +193,23 @@ func (w *twin) frame(port uint32, frame []byte) {
 		w.Errorf("port %d, frame %x: %s\n got %s\nwant %s", port, frame, how, shown(got), shown(want))
 	}
 	w.sw.Advance(w.now)
+}
+
+// ports returns the ports that a frame leaves by.
+func (w *twin) ports(from, to uint32) (all []uint32) {
+	if to < toList {
+		return []uint32{to}
+	}
+	words := w.x.lists.words()[listWords*(to&(maxLists-1)):]
+	set := w.x.bySet[words[0]>>32].ports
+	for i := 0; i < len(set); i += 4 {
+		p := binary.NativeEndian.Uint32([]byte(set[i:]))
+		if p != from || to&notIngress == 0 {
+			all = append(all, p)
+		}
+	}
+	w.copies += len(all)
+	return all
 }
 
 func shown(all []sent) string {

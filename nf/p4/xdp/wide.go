@@ -41,7 +41,7 @@ func (g *computer) wordAt(e *ir.Expr, i, d int) {
 		g.add(aluOps[e.Op].Reg(r, pool[d+1]))
 	case ir.Neg:
 		g.wordAt(e.Kids[0], i, d)
-		g.add(asm.Xor.Imm(r, -1))
+		g.calc(asm.Xor, r, -1)
 	case ir.Shl:
 		n, ok := e.Kids[1].Word()
 		if !ok || n >= 1<<20 {
@@ -93,7 +93,8 @@ func (g *computer) twoWords(e *ir.Expr, from, d int) {
 		unsupported("an expression is nested too deep")
 	}
 	g.wordAt(e, i+1, d+1)
-	g.add(asm.LSh.Imm(pool[d+1], int32(64-s)), asm.Or.Reg(pool[d], pool[d+1]))
+	g.add(asm.LSh.Imm(pool[d+1], int32(64-s)))
+	g.with(asm.Or, pool[d], pool[d+1])
 }
 
 // wordsOf is how many words say all of a number's value.

@@ -16,6 +16,7 @@ type Program struct {
 	Nodes                              []Node
 	Ingress, Egress                    int // nodes; -1: none
 	Tables                             []Table
+	Profiles                           []*Profile
 	Actions                            []Action
 	Deparser                           bool
 	Deparse                            []*Header // in the order in which they leave
@@ -316,6 +317,8 @@ type Key struct {
 	Field *Field
 	Valid *Header // the field counts as 0 while this header is invalid; with no Field: the validity itself
 	Mask  []uint64
+	// Unknown says that it is a field of a stack element which the packet chooses: it has no Field.
+	Unknown bool
 }
 
 // Table is a table.
@@ -326,12 +329,12 @@ type Table struct {
 	KeyWords  int
 	DataWords int
 	Size      int
-	Actions   []int
+	Actions   []int // with those that members of Profile may have
 	Next      []int // node behind an action, by its number in the program
 	Hit, Miss int   // nodes, when Branches
 	Branches  bool
 	BaseMiss  int
-	Profile   bool
+	Profile   *Profile // nil: its entries have actions of their own
 	Meter     bool
 	Counters  bool
 	Timeout   bool
@@ -340,6 +343,28 @@ type Table struct {
 	ConstDefault bool
 	Initial      int
 	InitData     []uint64
+}
+
+// Profile is an action profile. Its members, and the entries of its tables, have DataWords words of
+// action data. Size 0 means that
+// there may be any number of them.
+type Profile struct {
+	Name            string
+	Index           int
+	Size, DataWords int
+	Hash            *Hash // chooses among the members of a group; nil: there are no groups
+}
+
+// Share is a member of a group, by its place, that gets Weight of all shares of the frames.
+type Share struct {
+	Member uint32
+	Weight uint64
+}
+
+// Replica is a copy of a frame: the port to which it goes, and its egress_rid.
+type Replica struct {
+	Port uint32
+	Rid  uint16
 }
 
 // Array is an array of counters or meters.
@@ -353,8 +378,10 @@ type Row struct {
 	Key, Mask []uint64
 	Prefix    int
 	Order     int32 // the lowest wins
-	Action    int   // -1: a member or a group of an action profile
+	Action    int   // -1: a member or a group of an action profile, or none
 	Data      []uint64
+	// Member and Group are places in the table's action profile, from 1 on; 0: none.
+	Member, Group uint32
 }
 
 // Count is the value of a counter.
@@ -366,7 +393,14 @@ type Count struct{ Packets, Bytes uint64 }
 type Follower interface {
 	Put(table int, row uint32, r Row) // inserted, or changed: its action or data
 	Delete(table int, row uint32, r Row)
-	Default(table, action int, data []uint64) // action -1: none
+	Default(table int, r Row)
+	// Member is told of a member of an action profile, by its place, that is new or has changed, and Group of a
+	// group with the members that get frames. action -1 and there false mean that it is gone. Members are told
+	// before groups that have them, and both before entries.
+	Member(profile int, at uint32, action int, data []uint64)
+	Group(profile int, at uint32, there bool, live []Share)
+	// Multicast is told of the replicas of a multicast group that serve now; without any the group is gone.
+	Multicast(group uint32, to []Replica)
 	Meter(meter, cell int, configured bool)
 	// Count and EntryCount return what the other executor has counted beside the Switch. Row -1 means the
 	// default entry. After a Reset they count from 0.
