@@ -81,6 +81,27 @@ func Unclaimed(name string) error {
 	return wait(name, func() (bool, error) { return others(l.Attrs().Index) })
 }
 
+// FreeNow is Unclaimed without waiting.
+func FreeNow(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("interface %q: %w", name, err)
+	}
+	taken, err := others(l.Attrs().Index)
+	switch {
+	case err != nil:
+		return fmt.Errorf("interface %s: %w", name, err)
+	case taken:
+		return claimed(name)
+	}
+	return nil
+}
+
+// claimed is the error of an interface that another process has a claim of.
+func claimed(name string) error {
+	return fmt.Errorf("interface %s has packet sockets of another instance: stop that instance first (quillon list)", name)
+}
+
 // wait calls try again and again until it returns false. It fails after claimWait.
 func wait(name string, try func() (taken bool, err error)) error {
 	wall := clock.NewWall()
@@ -93,7 +114,7 @@ func wait(name string, try func() (taken bool, err error)) error {
 			return nil
 		}
 		if wall.Now().Sub(since) > claimWait {
-			return fmt.Errorf("interface %s has packet sockets of another instance: stop that instance first (quillon list)", name)
+			return claimed(name)
 		}
 	}
 }

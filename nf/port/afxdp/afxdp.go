@@ -84,6 +84,9 @@ type Options struct {
 	Transient bool
 	// LeaveOffloads has no setting checked or changed.
 	LeaveOffloads bool
+	// Free, if not nil, is called for each interface before anything of it changes, when no other process can open the
+	// interface or take it with Claim. If it returns an error, opening fails.
+	Free func(name string) error
 	// Clock gives the receive times; nil means a new wall clock.
 	Clock clock.Clock
 	// Stale is the age above which a worker's heartbeat does not count. 0 means DefaultStale for a
@@ -100,6 +103,19 @@ func (o *Options) step(what string) {
 	if o.afterStep != nil {
 		o.afterStep(what)
 	}
+}
+
+// free calls Free.
+func (o *Options) free(names ...string) error {
+	for _, name := range names {
+		if o.Free == nil {
+			break
+		}
+		if err := o.Free(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (o *Options) seeAll() bool { return o.seeEverything }
@@ -185,6 +201,9 @@ func Open(cfg Config) (_ *Device, err error) {
 		return nil, err
 	}
 	defer func() { dropClaims(mine) }()
+	if err := cfg.free(cfg.Interface); err != nil {
+		return nil, err
+	}
 	d, err := find(cfg.Interface, cfg.Options)
 	if err != nil {
 		return nil, err
@@ -337,6 +356,9 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 		}
 	}()
 	if w.claims, err = claims(cfg.A, cfg.B); err != nil {
+		return nil, err
+	}
+	if err := cfg.free(cfg.A, cfg.B); err != nil {
 		return nil, err
 	}
 	if w.a, err = find(cfg.A, cfg.Options); err != nil {

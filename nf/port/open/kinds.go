@@ -8,6 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
+	"github.com/quillon/quillon/nf/port/afpacket"
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
@@ -77,6 +78,6 @@ func readPort[T any](name string, set *arg.Set[T], args graph.Args) (T, error) {
 func (x *xdpArgs) options(filter port.Filter, clk clock.Clock) afxdp.Options {
 	return afxdp.Options{
 		Filter: &filter, Clock: clk, Mode: x.mode, Copy: x.copying, Queues: x.queues, Ring: x.ring, Frames: x.frames, BusyPoll: x.busyPoll,
-		Stale: x.stale, LeaveOffloads: x.leave,
+		Stale: x.stale, LeaveOffloads: x.leave, Free: afpacket.FreeNow,
 	}
 }

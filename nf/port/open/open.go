@@ -186,7 +186,7 @@ func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Ar
 			notes = append(notes, fmt.Sprintf("%s and %s are a splice of quillon bridge: %s", s.Inner, s.Port, then))
 		}
 	}
-	for _, dev := range []string{cfg.A, cfg.B} {
+	for _, dev := range []string{cfg.A, cfg.B} { // to wait for one that ends; Options.Free looks again, when nothing can change
 		if err := afpacket.Unclaimed(dev); err != nil {
 			return err
 		}
@@ -223,10 +223,10 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err != nil {
 			return err
 		}
-		if err := afxdp.Unclaimed(x.dev); err != nil {
+		if err := afxdp.Unclaimed(x.dev); err != nil { // Ready looks again, when nothing can change
 			return fmt.Errorf("port %s: %w", name, err)
 		}
-		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave, Alone: !o.cfg.Endpoint})
+		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave, Alone: !o.cfg.Endpoint, Ready: withoutXDP})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
@@ -247,6 +247,19 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 	o.ports[name] = now.queues
 	o.open = append(o.open, now)
 	return nil
+}
+
+// withoutXDP keeps AF_XDP ports of other processes from being opened at an interface until done. It is an error if there is one.
+// They look, when they can be opened, whether there is a claim of packet sockets.
+func withoutXDP(dev string) (done func(), err error) {
+	if done, err = afxdp.Claim(dev); err != nil {
+		return nil, err
+	}
+	if err := afxdp.Unclaimed(dev); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
 }
 
 // Add opens one more port while the graph runs: it is a graph.Config.OpenPort.
