@@ -17,7 +17,9 @@ import (
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/internal/bridge"
+	"github.com/quillon/quillon/internal/own"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/afpacket"
 	"github.com/quillon/quillon/nf/port/afxdp"
 	"github.com/quillon/quillon/nf/port/open"
 )
@@ -75,27 +77,42 @@ func instances() map[string]*admin.Client {
 	return found
 }
 
-// unused is an error when an instance of this network namespace runs on one of the interfaces.
+// unused is an error when an instance of this network namespace runs on one of the interfaces, or when a process has
+// sockets there: an instance that is stopped, or stuck, answers nobody.
 func unused(devs ...string) error {
 	here, err := bridge.Namespace()
 	if err != nil {
 		return err
 	}
+	var silent []string
 	for name, c := range instances() {
-		var is process
-		if text, e := c.Process(); e == nil {
-			_ = json.Unmarshal(text, &is)
-		}
-		p, e := c.Ports()
-		c.Close()
-		if e != nil || is.Namespace != "" && is.Namespace != here {
+		x := ask(name, c)
+		switch {
+		case x.Namespace != "" && x.Namespace != here:
 			continue
-		}
-		for _, x := range p.Ports {
-			if slices.Contains(devs, x.Args["dev"]) {
-				err = fmt.Errorf("instance %s runs on %s: quillon stop --name %s first", name, x.Args["dev"], name)
+		case x.State == "silent":
+			silent = append(silent, fmt.Sprintf("; instance %s (process %d) does not answer", name, x.PID))
+			if own.Stopped(x.PID) {
+				silent = append(silent, fmt.Sprintf(", as it is stopped by a signal or a debugger: kill -CONT %d has it go on", x.PID))
 			}
 		}
+		for _, dev := range devs {
+			if slices.Contains(x.Interfaces, dev) {
+				return fmt.Errorf("instance %s runs on %s: quillon stop --name %s first", name, dev, name)
+			}
+		}
+	}
+	there, err := open.Present(devs...)
+	if errors.As(err, new(open.NoInterface)) {
+		return nil
+	}
+	for _, dev := range there {
+		if err == nil {
+			err = errors.Join(afxdp.Unserved(dev), afpacket.Unclaimed(dev))
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("%w%s", err, strings.Join(silent, ""))
 	}
 	return err
 }

@@ -533,6 +533,29 @@ func TestMoreQueues(t *testing.T) {
 	}
 }
 
+// Whoever has a pair open is there for Unserved, whether it moves frames or not, and is not when it is closed.
+func TestUnserved(t *testing.T) {
+	newBed(t, 1500, 2)
+	if err := Unserved("dutA"); err != nil {
+		t.Fatal(err)
+	}
+	w, err := OpenPair(PairConfig{A: "dutA", B: "dutB"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Unserved("dutB"); err == nil || !strings.Contains(err.Error(), "a process has AF_XDP sockets at interface dutB") {
+		t.Error(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, dev := range []string{"dutA", "dutB"} {
+		if err := Unserved(dev); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // settings are everything that Close has to put back.
 func settings(t *testing.T, bed *bed) string {
 	t.Helper()
