@@ -96,11 +96,14 @@ func unused(devs ...string) error {
 				silent = append(silent, fmt.Sprintf(", as it is stopped by a signal or a debugger: kill -CONT %d has it go on", x.PID))
 			}
 		}
-		for _, dev := range devs {
-			if slices.Contains(x.Interfaces, dev) {
-				return fmt.Errorf("instance %s runs on %s: quillon stop --name %s first", name, dev, name)
+		for _, dev := range x.Interfaces {
+			if slices.Contains(devs, dev) {
+				err = fmt.Errorf("instance %s runs on %s: quillon stop --name %s first", name, dev, name)
 			}
 		}
+	}
+	if err != nil {
+		return err
 	}
 	there, err := open.Present(devs...)
 	if errors.As(err, new(open.NoInterface)) {

@@ -543,7 +543,7 @@ func TestUnserved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Unserved("dutB"); err == nil || !strings.Contains(err.Error(), "a process has AF_XDP sockets at interface dutB") {
+	if err := Unserved("dutB"); err == nil || !strings.Contains(err.Error(), "interface dutB has AF_XDP sockets of a process that lives") {
 		t.Error(err)
 	}
 	if err := w.Close(); err != nil {

@@ -67,7 +67,7 @@ func Unserved(name string) (err error) {
 		return e
 	}
 	if errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("a process has AF_XDP sockets at interface %s", name)
+		return fmt.Errorf("interface %s has AF_XDP sockets of a process that lives: stop that process first", name)
 	}
 	return nil
 }
