@@ -42,6 +42,8 @@ type lookout struct {
 	up      map[string]bool  // by interface
 	names   map[int]string   // names of interfaces, by their number
 	bare    map[string]*bare // by interface
+	// replaced reports whether the XDP program of an interface, by its number, is not that of its port.
+	replaced func(dev string, program uint32) bool
 }
 
 // bare is an interface whose XDP program is gone.
@@ -49,6 +51,7 @@ type bare struct {
 	index int
 	from  clock.Time
 	told  bool
+	why   string // taken or replaced
 }
 
 // waiting is a worker of a lookout.
@@ -173,18 +176,24 @@ func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAt
 	}
 }
 
-// program notes whether an interface has an XDP program.
+// program notes whether an interface has its XDP program.
 func (l *lookout) program(now clock.Time, dev string, a *netlink.LinkAttrs) {
 	is := l.bare[dev]
-	switch has := a.Xdp != nil && a.Xdp.Attached; {
-	case !has && is == nil:
-		l.bare[dev] = &bare{index: a.Index, from: now}
-	case has && is != nil:
+	why := ""
+	if a.Xdp == nil || !a.Xdp.Attached {
+		why = taken
+	} else if l.replaced(dev, a.Xdp.ProgId) {
+		why = replaced
+	}
+	switch {
+	case why == "":
 		delete(l.bare, dev)
+	case is == nil || is.why != why:
+		l.bare[dev] = &bare{index: a.Index, from: now, why: why}
 	}
 }
 
-// programs prints interfaces of AF_XDP ports that have had no XDP program for a while: somebody took it away.
+// programs prints interfaces of AF_XDP ports that have not had their XDP programs for a while: somebody took it away.
 func (l *lookout) programs(now clock.Time, ports []graph.PortInfo) {
 	for dev, is := range l.bare {
 		n := slices.IndexFunc(ports, func(p graph.PortInfo) bool { return p.Kind == open.AFXDP && p.Args["dev"] == dev })
@@ -199,15 +208,18 @@ func (l *lookout) programs(now clock.Time, ports []graph.PortInfo) {
 		if err != nil { // it is gone, which the port says
 			continue
 		}
-		if l.program(now, dev, i.Attrs()); l.bare[dev] != nil {
+		if l.program(now, dev, i.Attrs()); l.bare[dev] == is {
 			is.told = true
-			l.logPort(slog.LevelError, now, ports[n], "%s", taken)
+			l.logPort(slog.LevelError, now, ports[n], "%s", is.why)
 		}
 	}
 }
 
-// taken is what is said of an interface without its XDP program.
-const taken = "its XDP program was taken away: no frame comes to the apps, and all go to the kernel's stack; stop this instance, and run it again"
+// What is said of an interface without its XDP program.
+const (
+	taken    = "its XDP program was taken away: no frame comes to the apps, and all go to the kernel's stack; stop this instance, and run it again"
+	replaced = "its XDP program was replaced by another one: no frame comes to the apps; take that one off, and stop this instance, and run it again"
+)
 
 // links are the ports whose links are known: up or down.
 func (l *lookout) links(ports []graph.PortInfo) map[string]bool {
@@ -251,7 +263,7 @@ func (l *lookout) troubles() []string {
 	}
 	for dev, is := range l.bare {
 		if is.told {
-			all = append(all, dev+": "+taken)
+			all = append(all, dev+": "+is.why)
 		}
 	}
 	for _, f := range l.faults {
@@ -267,8 +279,8 @@ func linkUp(a *netlink.LinkAttrs) bool {
 }
 
 // lookOut runs a lookout on an instance until ctx ends or the instance stops, and has troubles told after each look.
-func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, inst *graph.Instance, clk clock.Clock, troubles func([]string)) {
-	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}}
+func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, inst *graph.Instance, ports *open.Ports, clk clock.Clock, troubles func([]string)) {
+	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, replaced: ports.Replaced}
 	links := make(chan netlink.LinkUpdate, 16)
 	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
 		log.Warn(fmt.Sprintf("links that go down or come up are not told: %v", err))

@@ -545,7 +545,7 @@ func (r *running) build() (err error) {
 // of a connection that only they can translate must not cross before they have bound
 // it.
 func (r *running) attach() error {
-	if err := r.ports.Orphaned(r.filter.Bound && r.state.Left()); err != nil {
+	if err := r.ports.Orphaned(r.inst); err != nil {
 		return err
 	}
 	if err := r.inst.Begin(r.clk.Now()); err != nil {
@@ -658,7 +658,7 @@ func (r *running) work() error {
 		started()
 	}
 	go r.watch(ctx)
-	go lookOut(ctx, r.life.stopping, r.log, r.inst, r.clk, func(all []string) { r.troubles.Store(&all) })
+	go lookOut(ctx, r.life.stopping, r.log, r.inst, r.ports, r.clk, func(all []string) { r.troubles.Store(&all) })
 	breathed := make(chan struct{})
 	go r.stopping(breathed)
 	r.life.runs()

@@ -36,7 +36,6 @@ type File struct {
 	mkdir bool
 	f     *os.File
 	app   string   // that keeps a state; "": none does
-	fresh bool     // the file had none
 	maps  [][]byte // of the whole file; the last one is the longest
 	// inside has the files of the apps inside this file's app, by the apps' full names.
 	inside map[string]*File
@@ -115,7 +114,6 @@ func bare(err error) error {
 
 // open locks the file for this process, and refuses a file that is no state.
 func (s *File) open() (err error) {
-	s.fresh = true
 	if s.path == "" {
 		fd, err := unix.MemfdCreate("quillon-state", unix.MFD_CLOEXEC)
 		if err != nil {
@@ -168,7 +166,6 @@ func (s *File) examine(f *os.File, size int64) error {
 		}
 		return nil
 	}
-	s.fresh = false
 	left, _, _ := bytes.Cut(head[24:], []byte{0})
 	if was := binary.LittleEndian.Uint64(head[16:]); n < headLen || was < headLen || was > uint64(size) || !blank(f, int64(was)) {
 		return fmt.Errorf("it is damaged: %d bytes, not %d; end the connections of %s's clients, remove the file, and start again", size, was, s.app)
@@ -297,11 +294,6 @@ func (s *File) Kept() (all []*File) {
 		all = append(all, s.inside[app].Kept()...)
 	}
 	return all
-}
-
-// Left reports whether one of the files has contents of an earlier process.
-func (s *File) Left() bool {
-	return slices.ContainsFunc(s.Kept(), func(f *File) bool { return !f.fresh })
 }
 
 // Close unmaps the memory and closes and unlocks the files. No app may use the memory any more.

@@ -104,16 +104,39 @@ func (s *Set) put(k *setKey, on bool) error {
 	return e
 }
 
-// Replace makes the set consist of qs alone. Queue pairs that were in it and stay are in it
-// all the time. If one of qs is not valid, Replace returns an error and changes nothing.
-func (s *Set) Replace(qs []port.QueuePair) error {
-	want := make(map[setKey]bool, len(qs))
+func keysOf(qs []port.QueuePair) (map[setKey]bool, error) {
+	keys := make(map[setKey]bool, len(qs))
 	for _, q := range qs {
 		k, err := keyOf(q)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		want[k] = true
+		keys[k] = true
+	}
+	return keys, nil
+}
+
+// Clear takes all queue pairs out of the set.
+func (s *Set) Clear() error {
+	have, err := s.keys()
+	for i := range have {
+		if err == nil {
+			err = s.put(&have[i], false)
+		}
+	}
+	return err
+}
+
+// Replace takes those of was out of the set that are not among is, and puts all of is into it. Queue pairs that were in
+// the set and stay are in it all the time. If one of is or was is not valid, Replace returns an error and changes nothing.
+func (s *Set) Replace(was, is []port.QueuePair) error {
+	want, err := keysOf(is)
+	if err != nil {
+		return err
+	}
+	mine, err := keysOf(was)
+	if err != nil {
+		return err
 	}
 	if len(want) > port.MaxBound {
 		return errSetFull
@@ -125,8 +148,10 @@ func (s *Set) Replace(qs []port.QueuePair) error {
 	for i := range have {
 		if want[have[i]] {
 			delete(want, have[i])
-		} else if err := s.put(&have[i], false); err != nil {
-			return err
+		} else if mine[have[i]] {
+			if err := s.put(&have[i], false); err != nil {
+				return err
+			}
 		}
 	}
 	for k := range want {
@@ -186,10 +211,19 @@ func (s *Set) Empty() bool {
 	return errors.Is(s.m.NextKey(nil, &k), ebpf.ErrKeyNotExist)
 }
 
-// Len returns the number of queue pairs in the set.
-func (s *Set) Len() (int, error) {
+// Others returns the number of queue pairs in the set that are not among known.
+func (s *Set) Others(known []port.QueuePair) (n int, err error) {
 	all, err := s.keys()
-	return len(all), err
+	if err != nil || len(all) == 0 {
+		return 0, err
+	}
+	mine, err := keysOf(known)
+	for i := range all {
+		if !mine[all[i]] {
+			n++
+		}
+	}
+	return n, err
 }
 
 // Close closes the process's descriptor of the set. A program that uses the set keeps it alive.

@@ -302,7 +302,7 @@ func TestBoundAgreesWithParser(t *testing.T) {
 		mine.Bound = newSet(t)
 		p := program(t, mine)
 		drops := func(t *rapid.T, f []byte, qs ...port.QueuePair) bool {
-			if err := mine.Bound.Replace(qs); err != nil {
+			if err := errors.Join(mine.Bound.Clear(), mine.Bound.Replace(nil, qs)); err != nil {
 				t.Fatal(err)
 			}
 			act, _, err := p.Prog.Test(f)
@@ -423,7 +423,7 @@ func TestSet(t *testing.T) {
 	}
 	check("added", bound4, bound6)
 	for _, bad := range []port.QueuePair{{QPN: 1}, {Addr: bound4.Addr, QPN: 1 << 24}} {
-		if s.Put(bad, true) == nil || s.Put(bad, false) == nil || s.Replace([]port.QueuePair{bad}) == nil {
+		if s.Put(bad, true) == nil || s.Put(bad, false) == nil || s.Replace(nil, []port.QueuePair{bad}) == nil || s.Replace([]port.QueuePair{bad}, nil) == nil {
 			t.Errorf("%v was accepted", bad)
 		}
 	}
@@ -437,24 +437,31 @@ func TestSet(t *testing.T) {
 	for i := range all {
 		all[i] = port.QueuePair{Addr: bound4.Addr, QPN: uint32(i)}
 	}
-	if err := s.Replace(all); err != nil {
-		t.Fatal(err)
+	for _, was := range [][]port.QueuePair{nil, {bound4, bound6}} { // what others had stays
+		err := s.Replace(was, all)
+		if was != nil && err != nil || was == nil && err != errSetFull {
+			t.Fatal(was, err)
+		}
 	}
 	check("full", all...)
 	if err := s.Put(bound6, true); err != errSetFull {
 		t.Errorf("one more: %v", err)
 	}
-	if err := s.Replace(append(all, bound6)); err != errSetFull {
+	if err := s.Replace(nil, append(all, bound6)); err != errSetFull {
 		t.Errorf("all and one more: %v", err)
 	}
 	do(all[7], true)
 	check("still full", all...)
 	all[9].Addr = bound6.Addr
-	if err := s.Replace(all); err != nil {
+	if err := s.Replace([]port.QueuePair{{Addr: bound4.Addr, QPN: 9}}, all); err != nil {
 		t.Fatal(err)
 	}
 	check("another one", all...)
-	if err := s.Replace(nil); err != nil {
+	if err := s.Replace(all[2:], nil); err != nil {
+		t.Fatal(err)
+	}
+	check("those of others", all[:2]...)
+	if err := s.Clear(); err != nil {
 		t.Fatal(err)
 	}
 	check("none")
@@ -477,12 +484,14 @@ func TestSetStays(t *testing.T) {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
+		var was []port.QueuePair
 		for i := range 300 {
 			qs := []port.QueuePair{{Addr: bound6.Addr, QPN: uint32(i)}, bound4, {Addr: bound4.Addr, QPN: uint32(i)}}
-			if err := mine.Bound.Replace(qs[i%2:]); err != nil {
+			if err := mine.Bound.Replace(was, qs[i%2:]); err != nil {
 				done <- err
 				return
 			}
+			was = qs[i%2:]
 		}
 		close(done)
 	}()
@@ -520,7 +529,7 @@ func TestSetRights(t *testing.T) {
 				err <- e
 				return
 			}
-			e := errors.Join(s.Put(bound4, true), s.Put(bound4, false), s.Replace([]port.QueuePair{bound6}))
+			e := errors.Join(s.Put(bound4, true), s.Put(bound4, false), s.Replace(nil, []port.QueuePair{bound6}))
 			if x.must {
 				fresh, e2 := NewSet()
 				e = errors.Join(e, e2, fresh.Close())
@@ -543,7 +552,7 @@ func BenchmarkBind(b *testing.B) {
 			for i := range qs {
 				qs[i] = port.QueuePair{Addr: bound6.Addr, QPN: 1000 + uint32(i)}
 			}
-			if err := s.Replace(qs); err != nil {
+			if err := s.Replace(nil, qs); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportAllocs()
@@ -574,11 +583,11 @@ func BenchmarkRebind(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", x.name, n), func(b *testing.B) {
 				for range b.N {
 					b.StopTimer()
-					if err := s.Replace(x.first); err != nil {
+					if err := errors.Join(s.Clear(), s.Replace(nil, x.first)); err != nil {
 						b.Fatal(err)
 					}
 					b.StartTimer()
-					if err := s.Replace(x.qs); err != nil {
+					if err := s.Replace(x.first, x.qs); err != nil {
 						b.Fatal(err)
 					}
 				}

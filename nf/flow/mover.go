@@ -35,7 +35,9 @@ type Mover struct {
 	Record func(image *Image, now clock.Time) (piece func(n int) (more bool))
 	// Build returns the largest length in bytes of an image, and a function build that makes a new
 	// state from records. build may run in any goroutine while the worker goes on, because only build
-	// knows the new state. put replaces the function's state by the new one.
+	// knows the new state. put replaces the function's state by the new one. Which records build refuses
+	// depends on the records alone, and on what Inherit and Reconfigure leave as it is: Load reports that error,
+	// and a state that was loaded before the first breath is built a second time then.
 	Build func() (most int, build func(now clock.Time, seed uint64, all Records) (put func(), err error))
 }
 
@@ -72,7 +74,7 @@ func (m *Mover) join() {
 	}
 }
 
-// restore replaces the state by the records, and keeps the state if Build's function refuses them.
+// restore replaces the state by records that Build's function has accepted before.
 func (m *Mover) restore(all Records) {
 	_, build := m.Build()
 	if put, err := build(m.Now, m.Seed, all); err == nil {

@@ -71,6 +71,11 @@ func TestScoutBeside(t *testing.T) {
 		scout.Near(hdr.Fold(7, k%700+1))
 	}
 	wg.Wait()
+	wg.Go(table.Clear)
+	for k := range uint64(20_000) {
+		scout.Near(hdr.Fold(7, k%700+1))
+	}
+	wg.Wait()
 }
 
 // TestUsualKey compares the keys of usual frames with those that Addrs makes, and Same with ==.

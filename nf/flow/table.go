@@ -194,7 +194,9 @@ func Steps(n int) (steps int, every time.Duration) {
 
 // Clear frees all places.
 func (t *Table[K, V]) Clear() {
-	clear(t.tags)
+	for i := range t.tags {
+		atomic.StoreUint64(&t.tags[i], 0) // Scouts of other workers look
+	}
 	clear(t.places)
 	t.used = 0
 }

@@ -282,9 +282,10 @@ func (c *Ctx) Bind(q port.QueuePair, on bool) error {
 	return c.binders(func(b port.Binder) error { return b.Bind(q, on) })
 }
 
-// Rebind binds exactly the queue pairs q: the frames of all others cross again.
-func (c *Ctx) Rebind(q []port.QueuePair) error {
-	return c.binders(func(b port.Binder) error { return b.Rebind(q) })
+// Rebind binds the queue pairs is; the frames of those of was that are not among them cross again. What other apps have
+// bound stays bound.
+func (c *Ctx) Rebind(was, is []port.QueuePair) error {
+	return c.binders(func(b port.Binder) error { return b.Rebind(was, is) })
 }
 
 // binders calls f for each port.Binder, once an interface, because all queues of an interface share

@@ -28,8 +28,8 @@ func (b *binder) Bind(q port.QueuePair, on bool) error {
 	return b.refuse
 }
 
-func (b *binder) Rebind(qs []port.QueuePair) error {
-	*b.told = append(*b.told, fmt.Sprint(b.name, qs))
+func (b *binder) Rebind(was, is []port.QueuePair) error {
+	*b.told = append(*b.told, fmt.Sprint(b.name, was, is))
 	return b.refuse
 }
 
@@ -55,7 +55,7 @@ func TestBind(t *testing.T) {
 	kind := graph.Kind{Name: "does", In: []string{"in"}, Out: []string{"out"}, New: func(graph.Env, graph.Args) (graph.App, error) {
 		return does{func(c *graph.Ctx) {
 			guards = append(guards, c.Guards())
-			errs = append(errs, c.Bind(q, true), c.Bind(q, false), c.Rebind([]port.QueuePair{q}))
+			errs = append(errs, c.Bind(q, true), c.Bind(q, false), c.Rebind(nil, []port.QueuePair{q}))
 		}}, nil
 	}}
 	at := func(name string, refuse error) *binder {
@@ -77,7 +77,7 @@ links: [a.out -> d.in, d.out -> b.in, c.out -> b.in, b.out -> c.in, e.out -> e.i
 		t.Fatal(err)
 	}
 	var want []string
-	for _, what := range []string{fmt.Sprint(q, true), fmt.Sprint(q, false), fmt.Sprint([]port.QueuePair{q})} {
+	for _, what := range []string{fmt.Sprint(q, true), fmt.Sprint(q, false), fmt.Sprint([]port.QueuePair{}, []port.QueuePair{q})} {
 		want = append(want, "a:0"+what, "b:0"+what, "e:0"+what)
 	}
 	if len(told) < len(want) || !slices.Equal(told[:len(want)], want) {
@@ -117,7 +117,7 @@ func TestBegin(t *testing.T) {
 				if bad {
 					panic("bad")
 				}
-				if err := c.Rebind(q); err != nil {
+				if err := c.Rebind(nil, q); err != nil {
 					t.Error(err)
 				}
 			}}, nil
@@ -137,7 +137,7 @@ links: [a.out -> d.in, d.out -> b.in]
 		if err := inst.Begin(1); (err != nil) != bad {
 			t.Errorf("bad=%v: %v", bad, err)
 		}
-		if want := []string{fmt.Sprint("a:0", q)}; pushed != 0 || !bad && !slices.Equal(told, want) {
+		if want := []string{fmt.Sprint("a:0", []port.QueuePair{}, q)}; pushed != 0 || !bad && !slices.Equal(told, want) {
 			t.Errorf("the port was told %q, not %q, and %d batches were received", told, want, pushed)
 		}
 		if n, err := inst.Step(2); (err != nil) != bad || !bad && (n == 0 || pushed == 0 || len(told) != 1) {

@@ -34,6 +34,9 @@ type Hooks struct {
 	// the same name and kind, with other arguments, takes the app's place. Keeps is called from any goroutine, also
 	// while all workers wait.
 	Keeps func(succeeded bool) error
+	// Bound is for an app whose memory (Env.Memory) says which queue pairs are bound (Ctx.Bind). Before the app's first
+	// timer, Bound returns those that a process before this one has bound; more says that it may have bound others, too.
+	Bound func() (known []port.QueuePair, more bool)
 
 	// Join, Leave and Ahead are for an app that lets, for example, a program in the kernel handle frames before the
 	// app gets them. Join tells the app its ports, before the app's first frame (first is true) and after each

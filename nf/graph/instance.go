@@ -528,6 +528,18 @@ func (i *Instance) StepOne(n int, now clock.Time) (int, error) {
 	return w.step(now)
 }
 
+// Bound returns the queue pairs that the last process has bound, as the apps know it from its memory (Hooks.Bound); more
+// says that it may have bound others, too. It is called before Begin.
+func (i *Instance) Bound() (known []port.QueuePair, more bool) {
+	for _, n := range i.workers[0].graph.nodes {
+		if n.hooks.Bound != nil {
+			some, others := n.hooks.Bound()
+			known, more = append(known, some...), more || others
+		}
+	}
+	return known, more
+}
+
 // Begin runs the timers that are due at time now, and receives no frames. Called before the first breath,
 // it runs all timers: apps take over the memory of the last process (Env.Memory), and bind or guard
 // what must not cross, before ports steer frames to the graph.

@@ -155,6 +155,7 @@ const MaxBound = 1 << 16
 type Binder interface {
 	// Bind adds q to the set, or takes it out if on is false. Frames that come after its return see the change.
 	Bind(q QueuePair, on bool) error
-	// Rebind makes the set consist of q alone. Queue pairs of q that were bound before stay bound all the time.
-	Rebind(q []QueuePair) error
+	// Rebind takes those of was out of the set that are not among is, and adds all of is. Queue pairs of is that were
+	// bound before stay bound all the time.
+	Rebind(was, is []QueuePair) error
 }

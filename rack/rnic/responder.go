@@ -63,8 +63,11 @@ type resource struct {
 	swapMask, compareMask uint64
 }
 
-// none, as answer.res, means that the answer itself holds the original value.
-const none = -1
+// Values of answer.res that are no place.
+const (
+	none = -1 // the answer itself holds the original value
+	gone = -2 // the R_Key reaches the word no more
+)
 
 type answerKind uint8
 
@@ -82,7 +85,7 @@ type answer struct {
 	syndrome hdr.Syndrome
 	covers   uint16 // ACK: requests that asked for it
 	psn, msn uint32
-	res      int32 // atomic: place of its resource, which has the original value; none: it is here
+	res      int32 // atomic: place of its resource, which has the original value; or none, gone
 	original uint64
 	va       uint64
 	rkey     uint32
@@ -422,11 +425,15 @@ func (s *responder) receiveWrite(q *QP, p []byte, f *hdr.Frame) hdr.Syndrome {
 func (s *responder) remember(q *QP, r resource) (at int32) {
 	at = int32(s.resNext)
 	s.resNext = (s.resNext + 1) & (len(s.res) - 1)
-	if old := &s.res[at]; q.nic.cfg.LateAtomics && old.kind == answerAtomic && s.execute(q, old) {
+	if old := &s.res[at]; q.nic.cfg.LateAtomics && old.kind == answerAtomic {
+		state := int32(none)
+		if !s.execute(q, old) {
+			state = gone
+		}
 		// A waiting answer may use the old resource, if the peer has too many requests under way.
 		for i := range s.dueN {
 			if a := &s.due[(s.dueHead+i)&(len(s.due)-1)]; a.kind == answerAtomic && a.res == at {
-				a.res, a.original = none, old.original
+				a.res, a.original = state, old.original
 			}
 		}
 	}
@@ -528,45 +535,57 @@ func (s *responder) duplicate(q *QP, p []byte, f *hdr.Frame, psn uint32) {
 		s.ack(q, psnAdd(newest, -1))
 		return
 	}
-	for i := range s.res {
+	// The newest comes first: an older one with the same PSN is that of a request 2^24 packets before.
+	for k := range s.res {
+		i := (s.resNext - 1 - k) & (len(s.res) - 1)
 		r := &s.res[i]
 		if r.kind == answerAck || hdr.PSNDiff(psn, r.first) < 0 || hdr.PSNDiff(psn, r.last) > 0 {
 			continue
 		}
-		switch {
-		case r.kind == answerAtomic && f.Op.Has(hdr.IsAtomic):
-			a := answer{kind: answerAtomic, psn: psn, msn: s.msn, res: int32(i)}
-			if r.executed {
-				a.res, a.original = none, r.original
-			}
-			s.add(q, a)
-			st.ReplayedAtoms++
-		case r.kind == answerRead && f.Op == hdr.ReadRequest:
-			h := f.RETHOf(p)
-			off := uint64((psn-r.first)&hdr.PSNMask) * uint64(q.mtu)
-			n := h.DMALength()
-			if off+uint64(n) > uint64(r.length) {
-				continue
-			}
-			// rxe drops a repeated READ that asks for another range than the
-			// original. The ConnectX profile takes the range from the
-			// repeated request. So it answers a READ that a middlebox redirected to another
-			// address the first time, and not when it was repeated.
-			if h.RKey() != r.rkey || h.VA() != r.va+off {
-				if q.nic.cfg.Profile != ConnectX || q.remote(h.RKey(), h.VA(), n, RemoteRead) == nil {
-					continue
-				}
-			}
-			first := psn == r.first || q.nic.cfg.Profile == ConnectX
-			s.add(q, answer{kind: answerRead, first: first, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
-		default:
-			continue
+		if !s.replay(q, p, f, psn, i) {
+			break
 		}
 		st.RxRequests++
 		st.Duplicates++
 		return
 	}
 	st.DropDuplicate++
+}
+
+// replay queues the answer to a repeated request with PSN psn, from place at of the resources. It returns
+// false if the request is not the one that is remembered there.
+func (s *responder) replay(q *QP, p []byte, f *hdr.Frame, psn uint32, at int) bool {
+	r := &s.res[at]
+	switch {
+	case r.kind == answerAtomic && f.Op.Has(hdr.IsAtomic):
+		a := answer{kind: answerAtomic, psn: psn, msn: s.msn, res: int32(at)}
+		if r.executed {
+			a.res, a.original = none, r.original
+		}
+		s.add(q, a)
+		q.nic.stats.ReplayedAtoms++
+		return true
+	case r.kind == answerRead && f.Op == hdr.ReadRequest:
+		h := f.RETHOf(p)
+		off := uint64((psn-r.first)&hdr.PSNMask) * uint64(q.mtu)
+		n := h.DMALength()
+		if off+uint64(n) > uint64(r.length) {
+			return false
+		}
+		// rxe drops a repeated READ that asks for another range than the
+		// original. The ConnectX profile takes the range from the
+		// repeated request. So it answers a READ that a middlebox redirected to another
+		// address the first time, and not when it was repeated.
+		if h.RKey() != r.rkey || h.VA() != r.va+off {
+			if q.nic.cfg.Profile != ConnectX || q.remote(h.RKey(), h.VA(), n, RemoteRead) == nil {
+				return false
+			}
+		}
+		first := psn == r.first || q.nic.cfg.Profile == ConnectX
+		s.add(q, answer{kind: answerRead, first: first, psn: psn, msn: s.msn, va: h.VA(), rkey: h.RKey(), left: n})
+		return true
+	}
+	return false
 }
 
 // sendResponse writes the next response packet into b; it returns false if there is none.
@@ -592,8 +611,8 @@ func (s *responder) sendResponse(q *QP, b *packet.Buf) bool {
 		}
 		s.withdrawn(q, a)
 	} else if a.kind == answerAtomic && a.res != none {
-		if r := &s.res[a.res]; s.execute(q, r) {
-			a.original = r.original
+		if a.res != gone && s.execute(q, &s.res[a.res]) {
+			a.original = s.res[a.res].original
 		} else {
 			s.withdrawn(q, a)
 		}

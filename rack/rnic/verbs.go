@@ -357,7 +357,7 @@ func (q *QP) drop() {
 
 // Connect makes the queue pair, which must be in the reset state, ready to send and to receive. For
 // a UD queue pair, only SQPSN, Link and PathMTU of c matter; PathMTU is the longest message in
-// bytes (0 = the most that the link carries).
+// bytes (0 = the most that the link carries). After an error the queue pair is as it was.
 func (q *QP) Connect(c Conn) error {
 	n := q.nic
 	if q.state != StateReset {
@@ -405,14 +405,15 @@ func (q *QP) Connect(c Conn) error {
 	c.RemoteIP = c.RemoteIP.Unmap()
 	c.SQPSN &= hdr.PSNMask
 	c.RQPSN &= hdr.PSNMask
-	q.conn, q.cause = c, Failure{}
+	var t template
+	t.init(q, &c, look)
+	if size := t.size + maxExt + c.PathMTU + hdr.ICRCLen; size > n.pool.SlotSize()-packet.Headroom {
+		return fmt.Errorf("rnic: frames of %d bytes do not fit into the pool's slots: lower the path MTU: %w", size, ErrInvalid)
+	}
+	q.conn, q.cause, q.tmpl = c, Failure{}, t
 	q.mtu = uint32(c.PathMTU)
 	q.req.connect(&c)
 	q.resp.connect(&c, q.Type)
-	q.tmpl.init(n, q, look)
-	if size := q.tmpl.size + maxExt + c.PathMTU + hdr.ICRCLen; size > n.pool.SlotSize()-packet.Headroom {
-		return fmt.Errorf("rnic: frames of %d bytes do not fit into the pool's slots: lower the path MTU: %w", size, ErrInvalid)
-	}
 	q.state = StateReady
 	return nil
 }

@@ -48,11 +48,12 @@ func flowPort(label uint32) uint16 { return 0xC000 | uint16(label&0x3FFF^label>>
 // sourcePortUD returns rxe's UDP source port for datagrams: a multiplicative hash of the sender's QPN.
 func sourcePortUD(local uint32) uint16 { return 0xC000 | uint16(local*0x61C88647>>18) }
 
-func (t *template) init(n *NIC, q *QP, look Link) {
+// init makes the headers of q's frames for a connection with attributes c. It changes nothing but t.
+func (t *template) init(q *QP, c *Conn, look Link) {
 	*t = template{vid: look.Tag.VID}
-	h, c := t.head[:], &n.cfg
-	copy(h, q.conn.RemoteMAC[:])
-	copy(h[6:], c.MAC[:])
+	h, cfg := t.head[:], &q.nic.cfg
+	copy(h, c.RemoteMAC[:])
+	copy(h[6:], cfg.MAC[:])
 	at := etherLen
 	if look.Tag.On {
 		binary.BigEndian.PutUint16(h[12:], hdr.EtherVLAN)
@@ -60,14 +61,14 @@ func (t *template) init(n *NIC, q *QP, look Link) {
 		at += tagLen
 	}
 	t.frame.L3 = uint16(at)
-	at = t.network(n, q, look)
+	at = t.network(q, c, look)
 	if !look.RoCEv1 {
 		t.frame.L4 = uint16(at)
-		binary.BigEndian.PutUint16(h[at:], q.sourcePort())
+		binary.BigEndian.PutUint16(h[at:], q.sourcePort(c))
 		binary.BigEndian.PutUint16(h[at+2:], hdr.RoCEv2Port)
 		at += udpLen
 	}
-	hdr.BTH(h[at:]).Encode(&hdr.BTHFields{MigReq: c.Profile == ConnectX, PKey: 0xFFFF, DestQP: q.conn.DestQPN})
+	hdr.BTH(h[at:]).Encode(&hdr.BTHFields{MigReq: cfg.Profile == ConnectX, PKey: 0xFFFF, DestQP: c.DestQPN})
 	t.size = at + hdr.BTHLen
 	t.frame.BTH = uint16(at)
 	switch q.Type {
@@ -80,8 +81,8 @@ func (t *template) init(n *NIC, q *QP, look Link) {
 
 // network writes the Ethernet type and the network header at t.frame.L3, and
 // returns where it ends.
-func (t *template) network(n *NIC, q *QP, look Link) int {
-	l3 := int(t.frame.L3)
+func (t *template) network(q *QP, c *Conn, look Link) int {
+	n, l3 := q.nic, int(t.frame.L3)
 	ip, tos := t.head[l3:], look.ECN.bits(n.cfg.Profile)
 	if n.ip4 && !look.RoCEv1 {
 		t.frame.Net = hdr.NetIPv4
@@ -90,7 +91,7 @@ func (t *template) network(n *NIC, q *QP, look Link) int {
 		src := n.cfg.IP.As4()
 		copy(ip[12:], src[:])
 		if q.Type != TypeUD {
-			t.peer4 = q.conn.RemoteIP.As4()
+			t.peer4 = c.RemoteIP.As4()
 			copy(ip[16:], t.peer4[:])
 		}
 		t.ipSum = uint32(sum16(ip[:ipv4Len], 0))
@@ -108,21 +109,21 @@ func (t *template) network(n *NIC, q *QP, look Link) int {
 	src := n.cfg.IP.As16()
 	copy(ip[8:], src[:])
 	if q.Type != TypeUD {
-		t.peer6 = q.conn.RemoteIP.As16()
+		t.peer6 = c.RemoteIP.As16()
 		copy(ip[24:], t.peer6[:])
 	}
 	return l3 + ipv6Len
 }
 
-// sourcePort returns the UDP source port of the queue pair's frames.
-func (q *QP) sourcePort() uint16 {
+// sourcePort returns the UDP source port of the queue pair's frames, with attributes c.
+func (q *QP) sourcePort(c *Conn) uint16 {
 	switch {
 	case q.Type == TypeUD:
 		return sourcePortUD(q.QPN)
-	case q.conn.FlowLabel != 0:
-		return flowPort(q.conn.FlowLabel)
+	case c.FlowLabel != 0:
+		return flowPort(c.FlowLabel)
 	}
-	return sourcePort(q.QPN, q.conn.DestQPN)
+	return sourcePort(q.QPN, c.DestQPN)
 }
 
 // begin writes the headers of a packet with ext bytes of extended headers and payload bytes

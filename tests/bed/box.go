@@ -55,9 +55,11 @@ func (l lent) Bind(q port.QueuePair, on bool) error {
 }
 
 // Rebind implements port.Binder.
-func (l lent) Rebind(list []port.QueuePair) error {
-	clear(l.box.bound)
-	for _, q := range list {
+func (l lent) Rebind(was, is []port.QueuePair) error {
+	for _, q := range was {
+		delete(l.box.bound, q)
+	}
+	for _, q := range is {
 		l.box.bound[q] = true
 	}
 	return nil

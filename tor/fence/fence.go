@@ -212,7 +212,7 @@ func (a *app) begin() {
 }
 
 // Each interval of length every, Tick binds up to atOnce of the entries' queue pairs in the kernel. It
-// repeats this for ever, because another app of the graph may have unbound them. A queue pair stays bound
+// repeats this for ever, because another app of the graph may have had one bound, too, and unbound it. A queue pair stays bound
 // when its entry is lifted, because another app may need it bound.
 const (
 	every  = 100 * time.Millisecond
@@ -238,7 +238,9 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 }
 
 // Hooks implements graph.Hooked.
-func (a *app) Hooks() graph.Hooks { return graph.Hooks{Scan: a.scan, Remove: a.remove} }
+func (a *app) Hooks() graph.Hooks {
+	return graph.Hooks{Scan: a.scan, Remove: a.remove, Bound: a.held.bound}
+}
 
 func (a *app) scan(_ *graph.Ctx, _, from, n int, yield func(*table.Entry)) int {
 	all, by := a.held.list()

@@ -429,3 +429,49 @@ func TestRefuses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestBoundBefore: the next process knows all queue pairs that were bound, also those of entries that were lifted. With more
+// than there is room for, or after a version that did not note them, there may be others.
+func TestBoundBefore(t *testing.T) {
+	client, server := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	at := func(qpn uint32) entry { return entry{client, server, qpn, 0} }
+	left := func(mem []byte) (n int, more bool) {
+		known, more := (&held{mem: mem}).bound()
+		return len(known), more
+	}
+	h := newHeld()
+	h.mem = make([]byte, memLen)
+	if n, more := left(h.mem); n != 0 || more {
+		t.Errorf("new memory: %d, %v", n, more)
+	}
+	if err := h.begin(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint32(3) {
+		h.add(byArgument, at(i)) // 0: no queue pair
+	}
+	h.write(at(1), false)
+	if n, more := left(h.mem); n != 2 || more {
+		t.Errorf("one of two was lifted: %d, %v", n, more)
+	}
+	next := newHeld()
+	if next.mem = h.mem; next.begin() != nil || len(next.by) != 2 {
+		t.Errorf("entries in force: %v", next.by)
+	}
+	next.write(at(1), true)
+	if n, more := left(h.mem); n != 2 || more {
+		t.Errorf("it is there again: %d, %v", n, more)
+	}
+	for i := range uint32(most) {
+		next.write(at(100+i), true)
+		next.write(at(100+i), false)
+	}
+	if n, more := left(h.mem); n != most-1 || !more {
+		t.Errorf("more than there is room for: %d, %v", n, more)
+	}
+	binary.LittleEndian.PutUint64(h.mem, memMagic)
+	h.mem[8] = 0
+	if _, more := left(h.mem); !more {
+		t.Error("a version that noted no lifted ones has left it")
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/port"
 )
 
 // entry names a client that is shut out, and from what.
@@ -145,7 +146,8 @@ func newHeld() *held {
 	return h
 }
 
-// Memory: magic (8), and records of 24 bytes: client, server (4 each) | queue pair | R_Key | 1: used | 0 | 0.
+// Memory: magic (8) | 1: all that is bound is in records (1) | 0, and records of 24 bytes: client, server (4 each) |
+// queue pair | R_Key | 1: used (1) | 1: lifted, and its queue pair is bound (1) | 0.
 const (
 	memMagic  = 0x31656E6366_6C71 // "qlfence1", but for a byte
 	memHead   = 16
@@ -169,6 +171,7 @@ func (h *held) begin() error {
 	le := binary.LittleEndian
 	switch m := le.Uint64(h.mem); m {
 	case 0:
+		h.mem[8] = 1
 		le.PutUint64(h.mem, memMagic)
 	case memMagic:
 	default:
@@ -188,6 +191,20 @@ func (h *held) begin() error {
 	return nil
 }
 
+// bound implements graph.Hooks.
+func (h *held) bound() (known []port.QueuePair, more bool) {
+	if h.mem == nil || binary.LittleEndian.Uint64(h.mem) != memMagic {
+		return nil, false
+	}
+	for i := range most {
+		r := h.record(i)
+		if qpn := binary.LittleEndian.Uint32(r[8:]); qpn != 0 && r[16]|r[17] != 0 {
+			known = append(known, port.QueuePair{Addr: netip.AddrFrom4([4]byte(r[4:])), QPN: qpn})
+		}
+	}
+	return known, h.mem[8] == 0
+}
+
 func (h *held) record(i int) []byte { return h.mem[memHead+i*recordLen:][:recordLen] }
 
 // write puts an entry into mem if in is true, else it removes the entry from mem.
@@ -201,21 +218,36 @@ func (h *held) write(e entry, in bool) {
 	copy(want[4:], s[:])
 	binary.LittleEndian.PutUint32(want[8:], e.qpn)
 	binary.LittleEndian.PutUint32(want[12:], e.rkey)
-	free := -1
+	free, lifted := -1, -1
 	for i := range most {
 		r := h.record(i)
 		switch {
-		case r[16] != 0 && [16]byte(r) == want:
-			if !in {
+		case r[16]|r[17] != 0 && [16]byte(r) == want:
+			if in {
+				r[16], r[17] = 1, 0
+			} else if r[16] != 0 {
+				if e.qpn != 0 {
+					r[17] = 1
+				}
 				r[16] = 0
 			}
 			return
-		case r[16] == 0 && free < 0:
+		case r[16] != 0:
+		case r[17] != 0:
+			lifted = i
+		case free < 0:
 			free = i
 		}
 	}
-	if in && free >= 0 {
+	if !in {
+		return
+	}
+	if free < 0 {
+		free, h.mem[8] = lifted, 0 // the kernel has its queue pair, which is on record no more
+	}
+	if free >= 0 {
 		r := h.record(free)
+		r[17] = 0
 		copy(r, want[:])
 		r[16] = 1 // last: a record that is used is whole
 	}

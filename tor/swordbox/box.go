@@ -37,6 +37,7 @@ type shared struct {
 	asked       asked
 	mem         memory
 	begun       atomic.Bool
+	postponed   bool         // see postpones; worker 0's
 	leftServers []netip.Addr // see inherited; with mu
 	failed      error
 	why         string // why nothing was taken over; "": it was, or there was nothing
@@ -347,6 +348,10 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	n := s.n
 	if n == nil || n.addrs[0] != *a {
 		if n = s.serverOf(in, b, a, isCM); n == nil {
+			if s.mem.bound.Load() != 0 && s.reversed(in, b) {
+				s.c.Drop(x, reasonSide)
+				return
+			}
 			s.aside(in, x, b, reasonStranger) // it may be the address of a known server, but in another VLAN
 			return
 		}
@@ -381,7 +386,11 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	case in == toServers && fl&hdr.IsResponse != 0:
 		s.carriers.response(x, b)
 	default: // a server's request, or the answer to one
-		s.pass(in, x)
+		if s.mem.bound.Load() != 0 && s.reversed(in, b) {
+			s.c.Drop(x, reasonSide)
+		} else {
+			s.pass(in, x)
+		}
 		return
 	}
 	if len(n.ready) != 0 || len(n.removed) != 0 || len(n.waits.all) != 0 || !n.strangers.Empty() {

@@ -66,6 +66,7 @@ const (
 	reasonStranger
 	reasonConnFull
 	reasonTwin
+	reasonSide
 	reasonPSNGap
 	reasonRepeat
 	reasonBadRepeat
@@ -101,6 +102,7 @@ var reasons = func() []counter.Def {
 		reasonUnpaired:    {Name: "unpaired", Help: "the connection's other direction is not known yet"},
 		reasonStranger:    {Name: "stranger", Help: "of a connection that is not followed: it passes as it is"},
 		reasonConnFull:    {Name: "conn-table-full", Help: "no row is free for a new connection (conns=)"},
+		reasonSide:        {Name: "wrong-side", Help: "requests from the servers' side, or answers from the clients', of a followed connection whose ends count differently: the inputs are the wrong way round"},
 		reasonTwin:        {Name: "twin", Help: "the first requests to another address of a server, until what is known of its words is not in use any more: their sender will repeat them"},
 		reasonPSNGap:      {Name: "psn-gap", Help: "a request ahead of its turn; its client is told what is missing, or sends it again behind what the server had no buffer for"},
 		reasonRepeat:      {Name: "repeat", Help: "a retransmission of what is held, under way or answered in its turn"},

@@ -111,8 +111,9 @@ func (t *ties) remove(c *graph.Ctx, q port.QueuePair) {
 	_ = c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
 }
 
-// begin takes over what is bound when a process begins. False when the kernel has not all of it.
-func (t *ties) begin(c *graph.Ctx, bound []port.QueuePair) bool {
+// begin takes over what is bound when a process begins; was is what the one before had bound. False when the kernel has not
+// all of it.
+func (t *ties) begin(c *graph.Ctx, was, bound []port.QueuePair) bool {
 	t.Lock()
 	defer t.Unlock()
 	var all []port.QueuePair
@@ -124,7 +125,7 @@ func (t *ties) begin(c *graph.Ctx, bound []port.QueuePair) bool {
 		t.of[q] = x
 	}
 	told := all[:min(len(all), port.MaxBound)]
-	if c.Rebind(told) != nil {
+	if c.Rebind(was, told) != nil {
 		return false
 	}
 	for _, q := range told {
@@ -279,6 +280,23 @@ func (s *shared) inherited() []netip.Addr {
 	return s.leftServers
 }
 
+// inheritedEnds implements graph.Hooks: the kernel has no queue pair that is not on record (see bind and strike).
+func (s *shared) inheritedEnds() (known []port.QueuePair, more bool) {
+	if s.mem.b == nil {
+		return nil, false
+	}
+	g := geometryIn(s.mem.b)
+	for k := range g.places * g.conns {
+		if b := recordIn(s.mem.b, g, 0, k); b[boundAt] != 0 {
+			var r identity
+			r.read(b)
+			ends := r.ends()
+			known = append(known, ends[:]...)
+		}
+	}
+	return known, false
+}
+
 // serversIn are the servers of the connections on record in b.
 func serversIn(b []byte) (all []netip.Addr) {
 	g := geometryIn(b)
@@ -405,19 +423,20 @@ func (l *ledger) bind(f *flow) bool {
 	return told
 }
 
-// strike takes flow f off the record.
+// strike takes flow f off the record, behind what the kernel has: a process that ends between both leaves no queue pair
+// bound that is not on record.
 func (l *ledger) strike(f *flow) {
 	if !f.bound {
 		return
 	}
 	f.bound = false
 	l.mem.bound.Add(-1)
-	if l.records != nil {
-		setBound(l.recordOf(f), false)
-	}
 	r := identityOf(&l.r.rows[l.r.index(f)])
 	for _, q := range r.ends() {
 		l.mem.ties.remove(l.by.c, q)
+	}
+	if l.records != nil {
+		setBound(l.recordOf(f), false)
 	}
 }
 

@@ -223,7 +223,7 @@ func (s *Box) admitServer(a conn.Addr) *node {
 }
 
 // node returns the node of server a, or nil if there is none.
-func (s *Box) node(a conn.Addr) *node {
+func (s *shared) node(a conn.Addr) *node {
 	for _, n := range *s.nodes.Load() {
 		if slices.Contains(n.addrs, a) {
 			return n

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
@@ -22,33 +23,57 @@ const (
 	keepGone = time.Minute
 )
 
+// aliveAt returns the time, by this process's clock, at which the process before it was alive last.
+func (m *memory) aliveAt() clock.Time {
+	return clock.Time(le.Uint64(m.b[24:])).Add(m.epoch.Since(clock.EpochIn(m.b[epochAt:])))
+}
+
+// unfit returns why this process cannot go on with the connections on record; nil: it can, or there are none.
+func (s *shared) unfit(now clock.Time) error {
+	m := &s.mem
+	if left(m.b) == 0 {
+		return nil
+	}
+	switch alive := m.aliveAt(); {
+	case s.cfg.mode == End:
+		return errEnded
+	case !understood(le.Uint32(m.b[8:])):
+		return errLayout
+	case now < alive:
+		return errors.New("it is of the time before the machine was started")
+	case now.Sub(alive) > keepState:
+		return fmt.Errorf("it is of %v ago, the limit is %v", now.Sub(alive).Round(time.Second), keepState)
+	}
+	return nil
+}
+
+// postpones reports, once, whether inherit has to wait for the first breath: it will end what is on record, and the start may
+// still fail, so that the version which wrote it goes on. Until then all of it is bound.
+func (s *shared) postpones(c *graph.Ctx, now clock.Time) bool {
+	if s.postponed || s.mem.b == nil || s.unfit(now) == nil {
+		return false
+	}
+	s.postponed = true
+	was, _ := s.inheritedEnds()
+	return c.Rebind(was, was[:min(len(was), port.MaxBound)]) == nil
+}
+
 // inherit takes over what a process before this one left.
 func (s *Box) inherit(now clock.Time) {
 	m := &s.mem
 	if m.b == nil {
 		return
 	}
-	count := left(m.b)
+	was, _ := s.inheritedEnds()
 	s.leftServers = serversIn(m.b)
 	m.behind = m.epoch.Since(clock.EpochIn(m.b[epochAt:]))
-	g, alive := geometryIn(m.b), clock.Time(le.Uint64(m.b[24:])).Add(m.behind)
+	g := geometryIn(m.b)
 	if [memHead]byte(m.b) != [memHead]byte{} {
-		s.mem.barred = min(alive.Add(time.Duration(tick)), now).Add(s.cfg.settle)
+		s.mem.barred = min(m.aliveAt().Add(time.Duration(tick)), now).Add(s.cfg.settle)
 	}
-	var err error
-	switch {
-	case count == 0:
-		if g == (geometry{}) && s.mem.barred != 0 {
-			err = errSave
-		}
-	case s.cfg.mode == End:
-		err = errEnded
-	case !understood(le.Uint32(m.b[8:])):
-		err = errLayout
-	case now < alive:
-		err = errors.New("it is of the time before the machine was started")
-	case now.Sub(alive) > keepState:
-		err = fmt.Errorf("it is of %v ago, the limit is %v", now.Sub(alive).Round(time.Second), keepState)
+	err := s.unfit(now)
+	if len(was) == 0 && g == (geometry{}) && s.mem.barred != 0 {
+		err = errSave
 	}
 	if g != m.geometry {
 		m.fit(g)
@@ -82,7 +107,7 @@ func (s *Box) inherit(now clock.Time) {
 		}
 	}
 	m.bound.Store(int32(len(bound) / 2))
-	if !m.ties.begin(s.c, bound) {
+	if !m.ties.begin(s.c, was, bound) {
 		s.c.Count(ctrUnbound, 1)
 	}
 }

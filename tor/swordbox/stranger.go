@@ -196,6 +196,27 @@ func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 	s.n.detain(x)
 }
 
+// reversed reports whether frame b is to a queue pair of a bound connection and came in where its sender is not: here it
+// cannot be translated.
+//
+//go:noinline
+func (s *Box) reversed(in int, b []byte) bool {
+	is, at := s.f.Op.Info().Flags, s.ends.Dst
+	if in == toClients {
+		at = s.ends.Src
+	}
+	n := s.node(at)
+	if n == nil || is&hdr.IsRequest != 0 != (in == toServers) {
+		return false
+	}
+	if s.own(n); n.gone {
+		return false
+	}
+	slot, client := n.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
+	f := n.flow(int32(slot))
+	return f != nil && f.bound && client == (in == toClients)
+}
+
 // hidden handles frame b, x, from a client, if the server may take it for the next request of a connection that is followed, though it is not RoCE as it must be:
 // the PSN would be the server's, and nobody's here, so that what comes next may be executed before. Where both ends count alike the
 // following ends, and the frame passes; else its PSN is none of the server's, and it is dropped. True when it was disposed of.

@@ -408,7 +408,7 @@ func family(a conn.Addr, six bool) (table.Value, bool) {
 
 // Hooks implements graph.Hooked.
 func (s *Box) Hooks() graph.Hooks {
-	return graph.Hooks{Keeps: s.keeps, Scan: s.scan, Remove: s.remove}
+	return graph.Hooks{Keeps: s.keeps, Bound: s.inheritedEnds, Scan: s.scan, Remove: s.remove}
 }
 
 // scan implements graph.Hooks. A place is a node's and a slot's number.

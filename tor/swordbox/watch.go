@@ -110,6 +110,10 @@ const (
 func (s *Box) inspectAll(now clock.Time) {
 	c, r := s.c, &s.round
 	if !s.begun.Load() {
+		if s.postpones(c, now) {
+			s.due = now
+			return
+		}
 		s.begin(now)
 	}
 	if s.restatic {

@@ -104,9 +104,14 @@ func (e *end) Bind(q port.QueuePair, on bool) error {
 }
 
 // Rebind implements port.Binder.
-func (e *end) Rebind(all []port.QueuePair) error {
-	e.x.Bound = map[port.QueuePair]bool{}
-	for _, q := range all {
+func (e *end) Rebind(was, is []port.QueuePair) error {
+	if e.x.Bound == nil {
+		e.x.Bound = map[port.QueuePair]bool{}
+	}
+	for _, q := range was {
+		delete(e.x.Bound, q)
+	}
+	for _, q := range is {
 		e.x.Bound[q] = true
 	}
 	return nil

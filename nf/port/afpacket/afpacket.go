@@ -46,9 +46,8 @@ type Config struct {
 	// Alone: an error where another process has such a port of the interface, as long as this one is open. Two that forward
 	// would both have each frame.
 	Alone bool
-	// Ready, if not nil, is called before a setting of the interface changes, and after it is claimed where Alone is set. If it
-	// returns an error, opening fails. Open calls done when it has changed the settings.
-	Ready func(name string) (done func(), err error)
+	// AtOnce: with Alone, Open does not wait until another process has closed its port, and fails with ErrClaimed.
+	AtOnce bool
 }
 
 // message is struct mmsghdr.
@@ -126,16 +125,13 @@ func Open(cfg Config) (_ *Port, err error) {
 		}
 	}()
 	if cfg.Alone {
-		if p.claim, err = newClaim(cfg.Interface); err != nil {
+		within := claimWait
+		if cfg.AtOnce {
+			within = 0
+		}
+		if p.claim, err = newClaim(cfg.Interface, within); err != nil {
 			return nil, err
 		}
-	}
-	if cfg.Ready != nil {
-		done, err := cfg.Ready(cfg.Interface)
-		if err != nil {
-			return nil, err
-		}
-		defer done()
 	}
 	slot := (packet.Headroom + p.max + 63) &^ 63
 	if p.pool, err = packet.NewPool(cfg.Frames, slot, nil); err != nil {

@@ -43,14 +43,14 @@ var mine = struct {
 }{inodes: map[uint64]bool{}}
 
 // newClaim claims an interface of the calling thread's network namespace. It returns an error if another process has a
-// claim of the interface and keeps it for claimWait. Claims of one process do not exclude each other.
-func newClaim(name string) (*claim, error) {
+// claim of the interface and keeps it for within. Claims of one process do not exclude each other.
+func newClaim(name string, within time.Duration) (*claim, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return nil, fmt.Errorf("interface %q: %w", name, err)
 	}
 	c := &claim{fd: -1}
-	err = wait(name, func() (bool, error) {
+	err = wait(name, within, func() (bool, error) {
 		// Who is first to see no other claim beside its own one has it: any later one sees this one. Two that see each
 		// other both go back.
 		if taken, err := others(l.Attrs().Index); taken || err != nil {
@@ -78,32 +78,14 @@ func Unclaimed(name string) error {
 	if err != nil {
 		return fmt.Errorf("interface %q: %w", name, err)
 	}
-	return wait(name, func() (bool, error) { return others(l.Attrs().Index) })
+	return wait(name, claimWait, func() (bool, error) { return others(l.Attrs().Index) })
 }
 
-// FreeNow is Unclaimed without waiting.
-func FreeNow(name string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("interface %q: %w", name, err)
-	}
-	taken, err := others(l.Attrs().Index)
-	switch {
-	case err != nil:
-		return fmt.Errorf("interface %s: %w", name, err)
-	case taken:
-		return claimed(name)
-	}
-	return nil
-}
+// ErrClaimed says that another process has packet sockets at an interface.
+var ErrClaimed = errors.New("packet sockets of another instance: stop that instance first (quillon list)")
 
-// claimed is the error of an interface that another process has a claim of.
-func claimed(name string) error {
-	return fmt.Errorf("interface %s has packet sockets of another instance: stop that instance first (quillon list)", name)
-}
-
-// wait calls try again and again until it returns false. It fails after claimWait.
-func wait(name string, try func() (taken bool, err error)) error {
+// wait calls try again and again until it returns false. It fails after within.
+func wait(name string, within time.Duration, try func() (taken bool, err error)) error {
 	wall := clock.NewWall()
 	for since := wall.Now(); ; time.Sleep(claimPause + rand.N(claimPause)) {
 		taken, err := try()
@@ -113,8 +95,8 @@ func wait(name string, try func() (taken bool, err error)) error {
 		if !taken {
 			return nil
 		}
-		if wall.Now().Sub(since) > claimWait {
-			return claimed(name)
+		if within == 0 || wall.Now().Sub(since) > within {
+			return fmt.Errorf("interface %s has %w", name, ErrClaimed)
 		}
 	}
 }

@@ -84,9 +84,6 @@ type Options struct {
 	Transient bool
 	// LeaveOffloads has no setting checked or changed.
 	LeaveOffloads bool
-	// Free, if not nil, is called for each interface before anything of it changes, when no other process can open the
-	// interface or take it with Claim. If it returns an error, opening fails.
-	Free func(name string) error
 	// Clock gives the receive times; nil means a new wall clock.
 	Clock clock.Clock
 	// Stale is the age above which a worker's heartbeat does not count. 0 means DefaultStale for a
@@ -103,19 +100,6 @@ func (o *Options) step(what string) {
 	if o.afterStep != nil {
 		o.afterStep(what)
 	}
-}
-
-// free calls Free.
-func (o *Options) free(names ...string) error {
-	for _, name := range names {
-		if o.Free == nil {
-			break
-		}
-		if err := o.Free(name); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (o *Options) seeAll() bool { return o.seeEverything }
@@ -201,9 +185,6 @@ func Open(cfg Config) (_ *Device, err error) {
 		return nil, err
 	}
 	defer func() { dropClaims(mine) }()
-	if err := cfg.free(cfg.Interface); err != nil {
-		return nil, err
-	}
 	d, err := find(cfg.Interface, cfg.Options)
 	if err != nil {
 		return nil, err
@@ -356,9 +337,6 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 		}
 	}()
 	if w.claims, err = claims(cfg.A, cfg.B); err != nil {
-		return nil, err
-	}
-	if err := cfg.free(cfg.A, cfg.B); err != nil {
 		return nil, err
 	}
 	if w.a, err = find(cfg.A, cfg.Options); err != nil {
@@ -686,9 +664,9 @@ func (w *Pair) Free() (name string, err error) {
 // Holds returns what programs would drop if the process ended at this moment.
 func (w *Pair) Holds() Held { return w.a.holds() }
 
-// Orphans returns the number of queue pairs that are bound at wires that an earlier process left. The caller calls it
-// before Attach.
-func (w *Pair) Orphans() (n int, err error) {
+// Orphans returns the number of queue pairs that are bound at wires that an earlier process left and are not among
+// known. The caller calls it before Attach, Bind and Rebind.
+func (w *Pair) Orphans(known []port.QueuePair) (n int, err error) {
 	var sets [2]*xsk.Set
 	for i, d := range []*device{w.a, w.b} {
 		if d.before == nil {
@@ -699,7 +677,7 @@ func (w *Pair) Orphans() (n int, err error) {
 			continue
 		}
 		if sets[i] = s; i == 0 || !s.Same(sets[0]) {
-			k, e := s.Len()
+			k, e := s.Others(known)
 			n, err = n+k, errors.Join(err, e)
 		}
 	}
@@ -709,6 +687,17 @@ func (w *Pair) Orphans() (n int, err error) {
 		}
 	}
 	return n, err
+}
+
+// Replaced reports whether the XDP program of interface dev of the pair, whose number is id, is another one than the pair
+// has attached. It is false for an interface that is not one of the pair.
+func (w *Pair) Replaced(dev string, id uint32) bool {
+	for _, d := range []*device{w.a, w.b} {
+		if d.name == dev {
+			return d.replaced(id)
+		}
+	}
+	return false
 }
 
 // Held returns what the programs that Detach left drop.
@@ -775,7 +764,7 @@ func Wire(ifA, ifB string) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	n, err := w.Orphans()
+	n, err := w.Orphans(nil)
 	switch {
 	case err != nil:
 	case n > 0:

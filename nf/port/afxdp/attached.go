@@ -19,9 +19,22 @@ type Attachment struct {
 	Wire       bool     `json:"wire"`       // of a pair: frames cross without a process, too
 }
 
-// Unclaimed is nil if no program of this package is on an interface of the calling thread's network namespace, such as a process that was killed has left:
-// XDP comes before packet sockets.
-func Unclaimed(name string) error {
+// Beside calls open, which opens packet sockets at an interface of the calling thread's network namespace, while no other process opens
+// an AF_XDP port there. It fails if a program of this package is on the interface, such as a process that was killed has left: XDP comes
+// before packet sockets.
+func Beside(name string, open func() error) error {
+	mine, err := claims(name)
+	if err != nil {
+		return err
+	}
+	defer dropClaims(mine)
+	if err := unclaimed(name); err != nil {
+		return err
+	}
+	return open()
+}
+
+func unclaimed(name string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("interface %q: %w", name, err)
@@ -106,7 +119,7 @@ func PutBack(name string) (err error) {
 	if err != nil || bound == nil {
 		return errors.Join(err, unwire(name))
 	}
-	n, err := bound.Len()
+	n, err := bound.Others(nil)
 	if err = errors.Join(err, bound.Close()); err != nil {
 		return err
 	}

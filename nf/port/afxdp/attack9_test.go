@@ -23,7 +23,7 @@ func TestAttack9OrphansOfSecond(t *testing.T) {
 			t.Logf("%v: refused, which is right: %v", names, err)
 			continue
 		}
-		n, err := w.Orphans()
+		n, err := w.Orphans(nil)
 		t.Logf("%v: %d orphans, %v", names, n, err)
 		if n == 0 && err == nil {
 			t.Errorf("%v: one queue pair is bound at %s, and 0 are found", names, "dutB")

@@ -112,7 +112,7 @@ func (b *bound) uses(was, is port.Filter) (err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if last(&b.users, was.Bound, is.Bound) {
-		err = b.set.Load().Replace(nil)
+		err = b.set.Load().Clear()
 	}
 	if last(&b.looks, was.Guarded, is.Guarded) {
 		b.guard.Load().Replace(port.NewGuard(nil))
@@ -166,13 +166,13 @@ func (p *Port) Bind(q port.QueuePair, on bool) error {
 
 // Rebind implements port.Binder. Queue pairs that stay bound are so meanwhile. It
 // allocates, and takes a millisecond or two a thousand: it is for the start.
-func (p *Port) Rebind(q []port.QueuePair) error {
+func (p *Port) Rebind(was, is []port.QueuePair) error {
 	if p.closed.Load() {
 		return port.ErrClosed
 	}
 	s, err := p.dev.bound.open()
 	if err == nil {
-		err = s.Replace(q)
+		err = s.Replace(was, is)
 	}
 	if err != nil {
 		return p.unbound(err)

@@ -227,7 +227,7 @@ func TestStallBound(t *testing.T) {
 		bind(w.A[0], qp6, false)
 		bind(w.A[0], qp6, false)
 		x.check(t, "one was taken out", both[:1], both[1:])
-		if err := w.B[0].Rebind(both[1:]); err != nil {
+		if err := w.B[0].Rebind(both, both[1:]); err != nil {
 			t.Fatal(err)
 		}
 		x.check(t, "the other one", both[1:], both[:1])
@@ -251,7 +251,7 @@ func TestStallBound(t *testing.T) {
 		if err := w.A[0].Bind(qp4, true); err != port.ErrClosed {
 			t.Errorf("bound at a closed port: %v", err)
 		}
-		if err := w.B[0].Rebind(nil); err != port.ErrClosed {
+		if err := w.B[0].Rebind(nil, nil); err != port.ErrClosed {
 			t.Errorf("bound at a closed port: %v", err)
 		}
 	}

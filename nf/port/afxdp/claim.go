@@ -18,13 +18,6 @@ import (
 // lock on a file that only root can open and that is removed with the claim.
 type claim struct{ f *os.File }
 
-// Claim keeps other processes from opening an interface of the calling thread's network namespace with AF_XDP, or from
-// taking it with Claim, until release. It waits for such a process, for five seconds at most.
-func Claim(name string) (release func(), err error) {
-	all, err := claims(name)
-	return func() { dropClaims(all) }, err
-}
-
 // claims takes the claims of the interfaces, sorted by name, so that two processes that open the same pair do not
 // wait for each other. It leaves out interfaces that do not exist, and all if /run cannot be written.
 func claims(names ...string) (all []claim, err error) {

@@ -519,6 +519,21 @@ func (d *device) setFilter(f port.Filter) error {
 	return errors.Join(old.Close(), d.bound.uses(was, f))
 }
 
+// replaced reports whether the program with number id is another one than the device's own.
+func (d *device) replaced(id uint32) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.attached {
+		return false
+	}
+	info, err := d.prog.Prog.Info()
+	if err != nil {
+		return false
+	}
+	own, known := info.ID()
+	return known && uint32(own) != id
+}
+
 // holds says what must not cross.
 func (d *device) holds() Held {
 	d.mu.Lock()

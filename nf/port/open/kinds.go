@@ -8,7 +8,6 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
-	"github.com/quillon/quillon/nf/port/afpacket"
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
@@ -78,6 +77,6 @@ func readPort[T any](name string, set *arg.Set[T], args graph.Args) (T, error) {
 func (x *xdpArgs) options(filter port.Filter, clk clock.Clock) afxdp.Options {
 	return afxdp.Options{
 		Filter: &filter, Clock: clk, Mode: x.mode, Copy: x.copying, Queues: x.queues, Ring: x.ring, Frames: x.frames, BusyPoll: x.busyPoll,
-		Stale: x.stale, LeaveOffloads: x.leave, Free: afpacket.FreeNow,
+		Stale: x.stale, LeaveOffloads: x.leave,
 	}
 }

@@ -186,7 +186,7 @@ func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Ar
 			notes = append(notes, fmt.Sprintf("%s and %s are a splice of quillon bridge: %s", s.Inner, s.Port, then))
 		}
 	}
-	for _, dev := range []string{cfg.A, cfg.B} { // to wait for one that ends; Options.Free looks again, when nothing can change
+	for _, dev := range []string{cfg.A, cfg.B} {
 		if err := afpacket.Unclaimed(dev); err != nil {
 			return err
 		}
@@ -195,6 +195,10 @@ func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Ar
 	pair, err := afxdp.OpenPair(cfg)
 	if err != nil {
 		return err
+	}
+	// Whoever opens packet sockets now waits, see afxdp.Beside; somebody may have since the look before.
+	if err := errors.Join(afpacket.Unclaimed(cfg.A), afpacket.Unclaimed(cfg.B)); err != nil {
+		return errors.Join(err, pair.Undo())
 	}
 	o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
 	o.open = append(o.open, opened{info: []afxdp.Info{{Notes: notes}}, pair: pair, devs: [2]string{cfg.A, cfg.B}, detach: pair.Detach, close: pair.Close})
@@ -217,16 +221,16 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
+		if err := afpacket.Unclaimed(x.dev); err != nil { // since the look before
+			return errors.Join(fmt.Errorf("port %s: %w", name, err), d.Close())
+		}
 		now = opened{queues: asPorts(d.Ports), info: []afxdp.Info{d.Info()}, detach: d.Detach, close: d.Close}
 	case AFPacket:
 		x, err := readPort(name, packetArguments, p.Args)
 		if err != nil {
 			return err
 		}
-		if err := afxdp.Unclaimed(x.dev); err != nil { // Ready looks again, when nothing can change
-			return fmt.Errorf("port %s: %w", name, err)
-		}
-		q, err := afpacket.Open(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave, Alone: !o.cfg.Endpoint, Ready: withoutXDP})
+		q, err := openPackets(afpacket.Config{Name: name, Interface: x.dev, Index: index, Clock: o.cfg.Clock, Frames: x.frames, LeaveOffloads: x.leave, Alone: !o.cfg.Endpoint, AtOnce: true})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
@@ -249,17 +253,21 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 	return nil
 }
 
-// withoutXDP keeps AF_XDP ports of other processes from being opened at an interface until done. It is an error if there is one.
-// They look, when they can be opened, whether there is a claim of packet sockets.
-func withoutXDP(dev string) (done func(), err error) {
-	if done, err = afxdp.Claim(dev); err != nil {
-		return nil, err
+// openPackets opens packet sockets while no other process opens an AF_XDP port at the interface. It waits for other packet sockets
+// before, so that nobody waits for it.
+func openPackets(cfg afpacket.Config) (q *afpacket.Port, err error) {
+	for {
+		err = afxdp.Beside(cfg.Interface, func() (err error) {
+			q, err = afpacket.Open(cfg)
+			return err
+		})
+		if !errors.Is(err, afpacket.ErrClaimed) {
+			return q, err
+		}
+		if err = afpacket.Unclaimed(cfg.Interface); err != nil {
+			return nil, err
+		}
 	}
-	if err := afxdp.Unclaimed(dev); err != nil {
-		done()
-		return nil, err
-	}
-	return done, nil
 }
 
 // Add opens one more port while the graph runs: it is a graph.Config.OpenPort.
@@ -335,6 +343,13 @@ func (o *Ports) Free() (names []string, err error) {
 	return names, err
 }
 
+// Replaced reports whether the XDP program of interface dev, whose number is id, is another one than that of its pair.
+func (o *Ports) Replaced(dev string, id uint32) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.ContainsFunc(o.open, func(p opened) bool { return p.pair != nil && p.pair.Replaced(dev, id) })
+}
+
 // Guarded reports whether a word is guarded at a pair.
 func (o *Ports) Guarded() bool {
 	o.mu.Lock()
@@ -342,16 +357,17 @@ func (o *Ports) Guarded() bool {
 	return slices.ContainsFunc(o.open, func(p opened) bool { return p.pair != nil && p.pair.Holds().Words })
 }
 
-// Orphaned is an error when an earlier process has left connections at a pair that cannot do without it, and known
-// is false: that this process knows of them. Frames to these connections do not cross yet.
-func (o *Ports) Orphaned(known bool) error {
+// Orphaned is an error when an earlier process has left connections at a pair that cannot do without it, and the apps of
+// inst, which has not begun, do not know all of their queue pairs. Frames to these connections do not cross yet.
+func (o *Ports) Orphaned(inst *graph.Instance) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	known, more := inst.Bound()
 	for _, p := range o.open {
-		if p.pair == nil || known {
+		if p.pair == nil || more {
 			continue
 		}
-		if n, err := p.pair.Orphans(); err != nil {
+		if n, err := p.pair.Orphans(known); err != nil {
 			return err
 		} else if n > 0 {
 			return fmt.Errorf("%d queue pairs behind %s and %s cannot do without a process that was here, and without its state: "+

@@ -44,7 +44,7 @@ func Start(g graph.Config, cfg Config) (_ *Running, err error) {
 	if err != nil {
 		return nil, errors.Join(err, ports.Close())
 	}
-	if err = ports.Orphaned(false); err == nil {
+	if err = ports.Orphaned(inst); err == nil {
 		if err = inst.Begin(cfg.Clock.Now()); err == nil {
 			err = ports.Attach()
 		}
