@@ -69,7 +69,7 @@ var doors = map[string][]string{
 	"internal":            {},
 	"internal/registry":   {"nf", "tor", "snic"},
 	"internal/state":      {"internal/own"},
-	"internal/xsk":        {"nf/port", "internal/ethtool"},
+	"internal/xsk":        {"nf/clock", "nf/port", "internal/ethtool"},
 	"tests":               {"nf", "tor", "snic", "rack", "internal/rack"},
 	"tests/rxe":           {"nf", "tor", "snic", "rack", "internal/rack", "internal/initramfs"},
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// An app that is made to be asked what it wants makes no tables: at a start frames wait for them
-// to be made, once.
+// An app that is made only to be asked what it wants makes no tables. At a start the tables are made only
+// once, since frames wait meanwhile.
 func TestAsked(t *testing.T) {
 	for _, k := range kinds() {
 		if k.Name != "swordbox" && k.Name != "clover-steer" {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestBalanceChecks has a real backend end and come back: new connections go to the other one, none is lost to one that is well, and
-// the box's own address is there for the backends' kernel alone.
+// TestBalanceChecks makes a real backend end and come back: new connections go to the other backend, no
+// connection to a backend that is well is lost, and only the backends' kernel has the box's own address.
 func TestBalanceChecks(t *testing.T) {
 	if exec.Command("unshare", "-n", "true").Run() != nil {
 		t.Skip("needs root to make network namespaces")

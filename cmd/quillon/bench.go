@@ -170,7 +170,7 @@ the process grew meanwhile, its client included.`,
 	cmd.Flags().Float64Var(&rate, "rate", 0, "frames to forward, in millions a second; 0: by --load")
 	cmd.Flags().Float64Var(&load, "load", 0.8, "share of the most that can be forwarded")
 	cmd.Flags().StringVar(&client, "client", "", "be the client of a server at this address")
-	_ = cmd.Flags().MarkHidden("client") // it is defined
+	_ = cmd.Flags().MarkHidden("client") // the flag is defined above
 	cmd.Flags().DurationVar(&last, "time", time.Second, "how long a phase lasts")
 	return cmd
 }

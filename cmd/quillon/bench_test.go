@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestBenchACLRefuses: as TestBenchP4Refuses.
+// TestBenchACLRefuses is TestBenchP4Refuses for the ACL benchmark.
 func TestBenchACLRefuses(t *testing.T) {
 	var text strings.Builder
 	if code := execute([]string{"bench", "acl-10000", "--rules", "0"}, io.Discard, &text); code != exitUsage || !strings.Contains(text.String(), "--rounds 11 --rules 0: want 1 or more, and 1 to 1000000") {
@@ -14,7 +14,7 @@ func TestBenchACLRefuses(t *testing.T) {
 	}
 }
 
-// TestBenchP4Refuses: what is wrong is said in one line.
+// TestBenchP4Refuses: an error of the command line is told in one line.
 func TestBenchP4Refuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--rounds 11 --routes 20000: want": {"--routes", "20000"},

@@ -13,7 +13,7 @@ import (
 	"github.com/quillon/quillon/nf/port/open"
 )
 
-// defaultStateDir keeps what must survive this process.
+// defaultStateDir is the default of --state. It keeps what must survive this process.
 const defaultStateDir = "/run/quillon"
 
 func newBridgeCmd() *cobra.Command {
@@ -51,7 +51,7 @@ undoes all.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg.Bridge, cfg.Port = args[0], args[1]
 			cfg.StateDir, _ = cmd.Flags().GetString("state")
-			f.orders = takeOrders() // until the process ends: a second signal does not change how it does
+			f.orders = takeOrders() // never released: a second signal does not change how the process ends
 			if !start {
 				if len(f.nfs) > 0 {
 					return errors.New("--nf goes with --run")
@@ -68,8 +68,8 @@ undoes all.`,
 	return cmd
 }
 
-// splice is bridge.Insert of a port that no instance has, and none that was killed has left changed: how it is then is how it
-// was.
+// splice calls bridge.Insert. It refuses a port that an instance runs on. First it puts back settings that a
+// killed instance left changed on the port, so that the splice records the original settings.
 func splice(cfg bridge.Config) (*bridge.Splice, error) {
 	cfg.Ready = func() error {
 		if err := unused(cfg.Port); err != nil {
@@ -80,7 +80,8 @@ func splice(cfg bridge.Config) (*bridge.Splice, error) {
 	return bridge.Insert(cfg)
 }
 
-// insertAndRun runs a middlebox in a new splice, and takes both away at the end.
+// insertAndRun inserts a splice and runs a middlebox in it. At the end it stops the middlebox and removes the
+// splice, unless the splice must hold frames back.
 func (f *runFlags) insertAndRun(cmd *cobra.Command, cfg bridge.Config) error {
 	// Errors in the functions are reported before anything changes.
 	if _, err := chain(f.nfs); err != nil {
@@ -121,7 +122,7 @@ func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
 	}
 	if _, err := afxdp.Wire(s.Inner, s.Port); err != nil {
 		err = fmt.Errorf("nothing would cross until the middlebox runs (%w): insert it with --run", err)
-		return errors.Join(err, bridge.Remove(cfg.StateDir, s)) // what is attached is not the splice's
+		return errors.Join(err, bridge.Remove(cfg.StateDir, s)) // the programs were attached before the splice
 	}
 	if l.ordered() {
 		return errors.Join(errors.New("interrupted, and undone"), unsplice(cfg.StateDir, s))
@@ -139,7 +140,7 @@ func insertOnly(cmd *cobra.Command, cfg bridge.Config, orders *orders) error {
 	})
 }
 
-// spliceOf is the splice that two interfaces belong to; nil: they belong to none.
+// spliceOf returns the splice that both interfaces belong to, nil if they belong to none.
 func spliceOf(a, b string) (*open.Splice, error) {
 	s, err := bridge.Of(a, b)
 	if s == nil || err != nil {
@@ -148,7 +149,7 @@ func spliceOf(a, b string) (*open.Splice, error) {
 	return &open.Splice{Inner: s.Inner, Port: s.Port, Remove: "quillon bridge remove " + s.Bridge + " " + s.Port}, nil
 }
 
-// unsplice removes a wire that the middlebox has left, and then the splice.
+// unsplice detaches what the middlebox left attached to the interfaces, and then removes the splice.
 func unsplice(dir string, s *bridge.Splice) error {
 	found, err := open.Present(s.Inner, s.Port)
 	if errors.As(err, new(open.NoInterface)) {
@@ -158,8 +159,8 @@ func unsplice(dir string, s *bridge.Splice) error {
 		return err
 	}
 	if err = afxdp.Detach(found[0], found[len(found)-1]); err != nil {
-		// A port must not go back to its bridge with an XDP program that leads nowhere. At the second attempt there is no
-		// such program any more, if only a setting could not be restored at the first.
+		// A port must not go back to its bridge with an XDP program that leads nowhere. If the first attempt
+		// only failed to restore a setting, the program is gone, and the second attempt succeeds.
 		if again := afxdp.Detach(found[0], found[len(found)-1]); again != nil {
 			return again
 		}

@@ -23,18 +23,18 @@ import (
 // the programs and restore settings at the end, and to open ports of a graph that is applied later.
 const keptCaps = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON
 
-// niceCap is the capability that workers also need, to give their threads a higher priority, if the limits of the process
-// do not allow that.
+// niceCap is the capability that raises the priority of the workers' threads, if the resource limits of the
+// process do not allow that.
 const niceCap = 1 << unix.CAP_SYS_NICE
 
-// capNames are those of linux/capability.h, by number.
+// capNames are the names of the capabilities in linux/capability.h, indexed by number.
 var capNames = strings.Fields(`chown dac_override dac_read_search fowner fsetid kill setgid setuid setpcap
 	linux_immutable net_bind_service net_broadcast net_admin net_raw ipc_lock ipc_owner sys_module sys_rawio
 	sys_chroot sys_ptrace sys_pacct sys_admin sys_boot sys_nice sys_resource sys_time sys_tty_config mknod
 	lease audit_write audit_control setfcap mac_override mac_admin syslog wake_alarm block_suspend audit_read
 	perfmon bpf checkpoint_restore`)
 
-// namesOf are the names of a set of capabilities.
+// namesOf returns the names of the capabilities in the bit mask caps.
 func namesOf(caps uint64) []string {
 	names := []string{}
 	for n := range 64 {
@@ -53,7 +53,7 @@ func namesOf(caps uint64) []string {
 type rootFlags struct {
 	user string
 	keep bool
-	// splice: at the end a splice is removed, which needs reading what is attached.
+	// splice: the process removes a splice at its end, for which it must read what is attached.
 	splice bool
 }
 
@@ -62,7 +62,7 @@ func (f *rootFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.keep, "keep-root", false, "give up no privileges")
 }
 
-// check returns an error about the flags.
+// check refuses values of the flags that are wrong for this spec.
 func (f *rootFlags) check(spec *graph.Spec) error {
 	if f.user == "" {
 		return nil
@@ -80,7 +80,7 @@ func (f *rootFlags) check(spec *graph.Spec) error {
 	return err
 }
 
-// ids are the numbers of --user and of its group.
+// ids returns the numeric user of --user and its group. Root and root's group are an error.
 func (f *rootFlags) ids() (uid, gid int, err error) {
 	u, err := user.Lookup(f.user)
 	if err != nil {
@@ -107,7 +107,7 @@ type privileges struct {
 	Capabilities    []string `json:"capabilities"`
 	Dropped         []string `json:"dropped"`
 	NoNewPrivileges bool     `json:"no_new_privileges"`
-	Why             []string `json:"why,omitempty"` // reasons for what is kept
+	Why             []string `json:"why,omitempty"` // reasons why privileges were kept
 }
 
 func (p *privileges) print(w io.Writer) {
@@ -125,7 +125,7 @@ func (p *privileges) print(w io.Writer) {
 	}
 }
 
-// brief is print in one line; of a process that has given up nothing it prints nothing.
+// brief prints one line; for a process that has given up nothing it prints all that print does.
 func (p *privileges) brief(w io.Writer) {
 	if len(p.Dropped) == 0 && !p.NoNewPrivileges {
 		p.print(w)
@@ -135,7 +135,8 @@ func (p *privileges) brief(w io.Writer) {
 	fmt.Fprintf(w, "privileges: uid %d, %d of %d capabilities left: quillon show process\n", p.UID, n, n+len(p.Dropped))
 }
 
-// needs are the capabilities that a running graph needs, with reasons for those that not every graph needs.
+// needs returns the capabilities that a running graph needs, and reasons for those that not every graph
+// needs.
 func (f *rootFlags) needs(spec *graph.Spec, nice bool) (caps uint64, why []string) {
 	caps = keptCaps
 	if nice {
@@ -162,7 +163,7 @@ func (f *rootFlags) needs(spec *graph.Spec, nice bool) (caps uint64, why []strin
 	return caps, why
 }
 
-// elsewhere is a veth of the graph whose other end is in another network namespace; "": there is none.
+// elsewhere returns a veth of the graph whose other end is in another network namespace, "" if there is none.
 func elsewhere(spec *graph.Spec) string {
 	for _, p := range spec.Ports {
 		l, err := netlink.LinkByName(p.Args["dev"])
@@ -173,13 +174,13 @@ func elsewhere(spec *graph.Spec) string {
 	return ""
 }
 
-// memoryLimited reports that the process may lock only so much memory (ulimit -l).
+// memoryLimited reports whether there is a limit on the memory that the process may lock (ulimit -l).
 func memoryLimited() bool {
 	var l unix.Rlimit
 	return unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur != unix.RLIM_INFINITY
 }
 
-// bpfCap reports that the kernel knows CAP_BPF, as since Linux 5.8.
+// bpfCap reports whether the kernel has CAP_BPF (since Linux 5.8).
 func bpfCap() bool {
 	text, err := os.ReadFile("/proc/sys/kernel/cap_last_cap")
 	last, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -218,7 +219,7 @@ func (f *rootFlags) drop(spec *graph.Spec, nice bool) (*privileges, error) {
 	return p, err
 }
 
-// permitted are the capabilities of the process.
+// permitted returns the permitted capabilities of the process, as a bit mask.
 func permitted() (uint64, error) {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
@@ -228,9 +229,8 @@ func permitted() (uint64, error) {
 	return uint64(have[0].Permitted) | uint64(have[1].Permitted)<<32, nil
 }
 
-// become changes every thread to --user, if there is one, with these capabilities and no others. A binary
-// with cgo cannot do that for all its threads: then the error is unix.ENOTSUP, and
-// nothing has changed.
+// become changes every thread to --user, if that is given, with these capabilities and no others. A binary
+// built with cgo cannot do that for all its threads: then the error is unix.ENOTSUP, and nothing has changed.
 func (f *rootFlags) become(caps uint64) error {
 	// no_new_privs: no program that this process executes gets more capabilities, whatever the bounding
 	// set is.
@@ -242,7 +242,7 @@ func (f *rootFlags) become(caps uint64) error {
 		if err != nil {
 			return err
 		}
-		// Without it the change of the user removes all capabilities.
+		// Without PR_SET_KEEPCAPS, changing the user would remove all capabilities.
 		if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0, 0, 0, 0); e != 0 {
 			return fmt.Errorf("--user %s: %w", f.user, e)
 		}

@@ -15,14 +15,14 @@ import (
 	"github.com/quillon/quillon/nf/port/open"
 )
 
-// verdict is what quillon check says of a file.
+// verdict is what quillon check says about a file.
 type verdict struct {
 	File  string `json:"file"`
-	Error string `json:"error,omitempty"` // with line and column, where it is of one; none: the file is well
+	Error string `json:"error,omitempty"` // with line and column where these are known; empty: the spec is right
 	Ports int    `json:"ports"`
 	Apps  int    `json:"apps"`
 	Links int    `json:"links"`
-	// Missing: interfaces that are not on this machine. That is no error here.
+	// Missing are interfaces that are not on this machine. They are not errors here.
 	Missing []string `json:"missing_interfaces,omitempty"`
 }
 
@@ -67,7 +67,7 @@ needed, and the interfaces need not be there. Exit status 1: a spec is wrong.`,
 	}
 }
 
-// checkSpec reads a spec. The error is of a file that cannot be read.
+// checkSpec reads and checks a spec. It returns an error only if the file cannot be read.
 func checkSpec(file string) (verdict, error) {
 	x := verdict{File: file}
 	s, err := readSpec(file, open.Kinds())
@@ -95,7 +95,7 @@ func checkSpec(file string) (verdict, error) {
 	return x, nil
 }
 
-// text is a line for people, and one for the interfaces that are missing.
+// text prints one line about the spec, and one about missing interfaces if there are any.
 func (x *verdict) text(w io.Writer) {
 	if x.Error != "" {
 		fmt.Fprintln(w, x.Error)

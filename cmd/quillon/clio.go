@@ -30,7 +30,7 @@ func newClioCmd() *cobra.Command {
 		"  sudo quillon clio demo", newClioDemoCmd(), newClioDeviceCmd(), newClioClientCmd())
 }
 
-// interrupted is a context that ends with an order to stop; the cause says so.
+// interrupted returns a context that ends at SIGINT, SIGTERM or SIGHUP; the context's cause names the signal.
 func interrupted(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
@@ -118,7 +118,7 @@ func runClioDemo(ctx context.Context, cmd *cobra.Command, c demo.ClioConfig, p p
 	return nil
 }
 
-// portEnd is an endpoint on a port of this machine, with an IPv4 address of its own.
+// portEnd is an endpoint with its own IPv4 address on a port of this machine.
 type portEnd struct {
 	port, me string
 	end      wire.End
@@ -131,7 +131,7 @@ func (e *portEnd) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&e.me, "me", "", "own `IP[@MAC]`; without a MAC address that of the interface, or for a tap one made of the IP; needed")
 }
 
-// endAddr reads IP@MAC; the MAC address may be missing where bare.
+// endAddr reads IP@MAC. With bare the MAC address may be missing; mac reports whether it was given.
 func endAddr(flag, text string, bare bool) (end wire.End, mac bool, err error) {
 	ip, m, mac := strings.Cut(text, "@")
 	a, err := netip.ParseAddr(ip)
@@ -199,7 +199,7 @@ func (e *portEnd) begin(clk clock.Clock) error {
 	return nil
 }
 
-// probe is an error when another machine has the endpoint's address.
+// probe returns an error if another machine has the endpoint's address.
 func (e *portEnd) probe(clk clock.Clock) error {
 	now := clk.Now()
 	p := host.NewProbe(netip.AddrFrom4(e.end.IP), e.end.MAC, e.pool(), now, uint64(now)^uint64(os.Getpid())<<16)
@@ -216,11 +216,12 @@ func (e *portEnd) probe(clk clock.Clock) error {
 	return fmt.Errorf("--me %s: %w", e.me, err)
 }
 
-// kernels is an error when the kernel has an address on an interface: others would be answered twice.
+// kernels returns an error if the kernel has this address on the interface: then kernel and endpoint would
+// both answer.
 func kernels(dev string, ip [4]byte) error {
 	i, err := net.InterfaceByName(dev)
 	if err != nil {
-		return nil // a tap that is made
+		return nil // a tap that is not made yet
 	}
 	all, _ := i.Addrs()
 	for _, a := range all {
@@ -231,7 +232,7 @@ func kernels(dev string, ip [4]byte) error {
 	return nil
 }
 
-// mtu is that of the interface; a tap's is what it was made with.
+// mtu returns the MTU of the interface in bytes, 1500 if it cannot be read.
 func (e *portEnd) mtu() int {
 	_, dev, _ := strings.Cut(":"+e.port, ":")
 	if i := strings.LastIndexByte(dev, ':'); i >= 0 {
@@ -246,7 +247,7 @@ func (e *portEnd) mtu() int {
 // pool is the pool of the endpoint's frames.
 func (e *portEnd) pool() *packet.Pool { return e.queues[0].Pool() }
 
-// lost is how many frames were lost because there was no room.
+// lost returns how many frames were lost because there was no room for them.
 func (e *portEnd) lost() (n uint64) {
 	for _, q := range e.queues {
 		s := q.Stats()
@@ -255,8 +256,8 @@ func (e *portEnd) lost() (n uint64) {
 	return n
 }
 
-// run drives an endpoint on the port until ctx is done. look is called each millisecond; an error of it
-// ends run.
+// run drives an endpoint on the port until ctx is done. It calls look each millisecond; an error of look ends
+// run, which returns that error.
 func (e *portEnd) run(ctx context.Context, clk clock.Clock, ep host.Endpoint, app host.App, look func(now clock.Time) error) error {
 	var workers []host.Worker
 	for i, q := range e.queues {
@@ -279,8 +280,9 @@ func (e *portEnd) run(ctx context.Context, clk clock.Clock, ep host.Endpoint, ap
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// serve is run until ctx, of interrupted, is done, or for so many seconds (0: no limit); neither is an error. It says how long that was. count is
-// what show makes a text of as it grows (empty: not now); look, which may be nil, is as in run.
+// serve calls run until ctx (from interrupted) is done, or for the given seconds (0: no limit); neither is an
+// error. It returns for how long it ran, in seconds. While count grows, serve prints what show returns for
+// it; if show returns "", nothing is printed. look may be nil; its errors end serve.
 func (e *portEnd) serve(ctx context.Context, cmd *cobra.Command, clk clock.Clock, ep host.Endpoint, app host.App, seconds float64, count func() uint64,
 	show func(n uint64, perSecond float64) string, look func(line *progress, now clock.Time) error) (float64, error) {
 	line := newProgress(cmd)

@@ -35,7 +35,7 @@ type clientFlags struct {
 	stream                          uint16
 }
 
-// clioLatency are latencies of operations that succeeded.
+// clioLatency are latencies, in µs, of operations that succeeded.
 type clioLatency struct {
 	Mean float64 `json:"mean_us"`
 	P50  float64 `json:"p50_us"`
@@ -49,20 +49,20 @@ type clioClient struct {
 	Seconds   float64     `json:"seconds"`
 	Ops       uint64      `json:"ops"`
 	OpsPerS   float64     `json:"ops_per_s"`
-	Gbit      float64     `json:"gbit_per_s"` // of values
+	Gbit      float64     `json:"gbit_per_s"` // payload: only values count
 	All       clioLatency `json:"latency"`
 	Read      clioLatency `json:"read"`
 	Write     clioLatency `json:"write"`
 	SentAgain uint64      `json:"retransmitted"`
-	Unknown   uint64      `json:"unknown"` // operations without an answer
-	Failed    uint64      `json:"failed"`  // operations that were refused
-	Corrupt   uint64      `json:"corrupt"` // reads of values that nobody wrote
+	Unknown   uint64      `json:"unknown"` // operations that got no answer
+	Failed    uint64      `json:"failed"`  // operations that the device refused
+	Corrupt   uint64      `json:"corrupt"` // reads of values that no client wrote
 	Lost      uint64      `json:"frames_lost"`
-	Checked   int         `json:"checked,omitempty"` // operations checked, with --alone
+	Checked   int         `json:"checked,omitempty"` // operations that --alone checked
 	Wrong     string      `json:"wrong,omitempty"`
 }
 
-// mostAlone bounds what --alone keeps: about 170 bytes an operation.
+// mostAlone is the most operations that --alone records, about 170 bytes each.
 const mostAlone = 2_000_000
 
 func newClioClientCmd() *cobra.Command {
@@ -107,7 +107,7 @@ exit status 1.`,
 	return cmd
 }
 
-// mixOf is the workload that --workload names.
+// mixOf returns the workload that --workload names.
 func mixOf(workload string) (ycsb.Mix, error) {
 	if share, err := strconv.ParseFloat(workload, 64); err == nil && share >= 0 && share <= 1 {
 		return ycsb.Mix{Name: workload, Writes: share}, nil
@@ -119,13 +119,13 @@ func mixOf(workload string) (ycsb.Mix, error) {
 	return m, err
 }
 
-// bounds are what the value of a flag must be from, and to.
+// bounds are the least and the greatest allowed value of a flag.
 type bounds struct {
 	flag        string
 	v, min, max float64
 }
 
-// within is an error about the first value that is out of its bounds.
+// within returns an error about the first value that is outside its bounds.
 func within(all ...bounds) error {
 	for _, b := range all {
 		if !(b.v >= b.min && b.v <= b.max) {
@@ -135,7 +135,7 @@ func within(all ...bounds) error {
 	return nil
 }
 
-// check refuses wrong values of flags, and reads the devices.
+// check refuses wrong flags, and returns the devices and which side copies writes.
 func (f *clientFlags) check() (ends []wire.End, how clio.Replication, err error) {
 	if err := within(bounds{"threads", float64(f.threads), 1, 500}, bounds{"depth", float64(f.depth), 1, 32}, bounds{"keys", float64(f.keys), 1, 1 << 24},
 		bounds{"value", float64(f.value), clio.MinValue, clio.MaxValue}, bounds{"zipf", f.zipf, 0, 10}, bounds{"seconds", f.seconds, 0, 1e6},
@@ -186,7 +186,7 @@ func (f *clientFlags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.opened.Close()) }()
-	// The ports of sessions must differ from those of a client before: a device remembers its sessions.
+	// Sessions must not reuse UDP ports of an earlier client, because a device remembers its sessions.
 	f.end.Port = uint16(2048 + os.Getpid()*512%(1<<16-4096))
 	c, err := clio.NewClient(clio.ClientConfig{Me: f.end, Devices: devices, Pool: f.pool(), Sessions: f.threads, Depth: f.depth,
 		Replication: how, Reliable: !f.plain, GBN: gbn.Config{Tries: 1 + int(f.patience*250)}, Timeout: 20 * time.Millisecond, Patience: time.Duration(f.patience * float64(time.Second)),
@@ -206,7 +206,7 @@ func (f *clientFlags) run(cmd *cobra.Command) (err error) {
 	return errors.Join(show(cmd, x.r, x.r.text), x.r.verdict())
 }
 
-// clientRun is a client that runs.
+// clientRun is a client's run.
 type clientRun struct {
 	f     *clientFlags
 	clk   clock.Clock
@@ -216,18 +216,19 @@ type clientRun struct {
 	r     clioClient
 }
 
-// wait is a part of a client's run, which ends when it is done.
+// wait is a step of a client's run.
 type wait struct {
-	step     string // for people
-	why      string // what it means that nothing has happened for patience seconds
+	step     string // the name of the step
+	why      string // the message when count has not changed for patience seconds; has a %v for them
 	patience float64
-	flags    string // that say with whom, and how long
+	flags    string // the flags that say which peer the step waits for, and how long
 	count    func() uint64
-	err      func() error // of the clients; nil: they have none
+	err      func() error // an error of the clients; nil: they report none
 	done     func(now clock.Time) bool
 }
 
-// until drives clients until a part of their run is done, something is wrong, or nothing happens for too long.
+// until drives clients until the step is done, the clients report an error, or count has not changed for
+// patience seconds.
 func (w wait) until(ctx context.Context, clk clock.Clock, line *progress, drive func(ctx context.Context, look func(now clock.Time) error) error) error {
 	begun := clk.Now()
 	last, moved, shown, at := w.count(), begun, begun, w.count()
@@ -259,7 +260,7 @@ func (w wait) until(ctx context.Context, clk clock.Clock, line *progress, drive 
 	return err
 }
 
-// until runs the client until done is true, or the device is silent for too long.
+// until runs the client until done is true, or until no operation has ended for --patience seconds.
 func (x *clientRun) until(ctx context.Context, step string, count func() uint64, done func(now clock.Time) bool) error {
 	w := wait{step: step, why: "no operation has ended for %v s: the device, or the way to it, is dead", patience: x.f.patience, flags: "--device, --patience", count: count, done: done}
 	return w.until(ctx, x.clk, x.line, func(ctx context.Context, look func(now clock.Time) error) error {
@@ -267,7 +268,7 @@ func (x *clientRun) until(ctx context.Context, step string, count func() uint64,
 	})
 }
 
-// all loads the keys and runs the workload.
+// all loads the keys, runs the workload, waits for the last answers, and checks what --alone recorded.
 func (x *clientRun) all(ctx context.Context, mix ycsb.Mix) error {
 	f, keys := x.f, ycsb.Sequential(1, x.f.keys)
 	if f.load {
@@ -308,7 +309,7 @@ func (x *clientRun) all(ctx context.Context, mix ycsb.Mix) error {
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	l.Stop() // also after an interrupt, so that what was measured until then is printed
+	l.Stop() // also after an interrupt: the result so far is printed
 	if err := x.until(context.WithoutCancel(ctx), "the last answers", count, func(clock.Time) bool { return l.Idle() }); err != nil {
 		return err
 	}
@@ -332,7 +333,7 @@ func (x *clientRun) measured(l *clio.Load, m *clio.Meter) {
 	r.All, r.Read, r.Write = latencyOf(m.All()), latencyOf(m.Read), latencyOf(m.Write)
 }
 
-// latencyOf is a histogram of ns in a few figures; all are 0 where it is empty.
+// latencyOf summarizes a histogram of nanoseconds in µs; an empty one gives zeros.
 func latencyOf(h *hdrhistogram.Histogram) clioLatency {
 	if h.TotalCount() == 0 {
 		return clioLatency{}
@@ -362,7 +363,7 @@ func (r *clioClient) text(w io.Writer) {
 	}
 }
 
-// verdict is an error when a check failed.
+// verdict returns an error if a check failed.
 func (r *clioClient) verdict() error {
 	switch {
 	case r.Wrong != "":
@@ -379,7 +380,7 @@ func (r *clioClient) verdict() error {
 	return nil
 }
 
-// endText is an address as --device takes it.
+// endText returns an address in the form that --device takes.
 func endText(e wire.End) string {
 	return netip.AddrFrom4(e.IP).String() + "@" + net.HardwareAddr(e.MAC[:]).String()
 }

@@ -34,10 +34,10 @@ type clioDevice struct {
 	Seconds   float64 `json:"seconds"`
 	Keys      int     `json:"keys"` // at the end
 	Requests  uint64  `json:"requests"`
-	Repeated  uint64  `json:"repeated"`      // writes that had been executed before
-	Refused   uint64  `json:"refused"`       // answered, but not OK
+	Repeated  uint64  `json:"repeated"`      // writes that had been executed already
+	Refused   uint64  `json:"refused"`       // requests that were answered, but not with OK
 	NoRoom    uint64  `json:"no_room"`       // refused because of --sessions
-	Strange   uint64  `json:"strange"`       // frames that are not for the store
+	Strange   uint64  `json:"strange"`       // frames that are not meant for the store
 	SentAgain uint64  `json:"retransmitted"` // by go-back-N and the last hop
 	Lost      uint64  `json:"frames_lost"`   // frames for which there was no room
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/quillon/quillon/nf/track"
 )
 
-// prefixFlag is a flag that means an address or a prefix.
+// prefixFlag is a flag whose value is an address or a prefix.
 type prefixFlag struct{ to *netip.Prefix }
 
 func (p prefixFlag) String() string {

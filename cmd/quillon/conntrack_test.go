@@ -8,7 +8,8 @@ import (
 	"github.com/quillon/quillon/nf/track"
 )
 
-// TestConntrack: the connections of a firewall are those that Linux has sockets for, with the same ends, and filters mean what they say.
+// TestConntrack: a firewall has the connections for which Linux has sockets, with the same ends, and the
+// filters of the command select what they name.
 func TestConntrack(t *testing.T) {
 	if exec.Command("unshare", "-n", "true").Run() != nil {
 		t.Skip("needs root to make network namespaces")

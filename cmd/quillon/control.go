@@ -24,7 +24,7 @@ import (
 	"github.com/quillon/quillon/nf/port/open"
 )
 
-// target says which running instance a command is for.
+// target says which running instance a command addresses.
 type target struct{ name, control string }
 
 func (t *target) add(cmd *cobra.Command) {
@@ -61,15 +61,15 @@ func (t *target) dial() (*admin.Client, error) {
 	return nil, fmt.Errorf("several instances run: choose one with --name: %s", strings.Join(names, ", "))
 }
 
-// instances are the names of all instances that answer on a socket in the usual directory. It removes sockets of dead
-// instances there.
+// instances returns clients of all instances that answer on a socket in the usual directory, by the
+// instances' names. The caller closes the clients. It removes sockets of dead instances.
 func instances() map[string]*admin.Client {
 	found := map[string]*admin.Client{}
 	socks, _ := filepath.Glob(admin.Path("*"))
 	for _, s := range socks {
 		c, err := admin.Dial(s)
 		if err != nil {
-			_ = admin.Sweep(s, p4rt.SocketPath(s)) // sockets of other users stay
+			_ = admin.Sweep(s, p4rt.SocketPath(s)) // other users' sockets stay
 			continue
 		}
 		found[strings.TrimSuffix(filepath.Base(s), ".sock")] = c
@@ -123,7 +123,7 @@ func unused(devs ...string) error {
 // bypassNote says where to look for frames that pass in the kernel.
 const bypassNote = "frames that no app wants cross in the kernel: bypassed, in quillon show ports"
 
-// asking makes a command that asks an instance and prints the answer.
+// asking makes a command that sends a request to an instance and prints the answer.
 func asking[V any](cmd *cobra.Command, ask func(c *admin.Client, args []string) (V, error), text func(w io.Writer, v V)) *cobra.Command {
 	var t target
 	t.add(cmd)
@@ -143,8 +143,8 @@ func asking[V any](cmd *cobra.Command, ask func(c *admin.Client, args []string) 
 	return cmd
 }
 
-// aboutSpec adds the place in a spec's file to an instance's error about the spec; "": the spec has no
-// file.
+// aboutSpec adds the file's name to an instance's error about a place in a spec. Empty file: the spec came
+// from no file, and only the message stays.
 func aboutSpec(file string, err error) error {
 	var refused *admin.Error
 	if !errors.As(err, &refused) {

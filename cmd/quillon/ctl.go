@@ -95,7 +95,7 @@ func (f *ctlFlags) add(cmd *cobra.Command, writes bool) {
 	}
 }
 
-// some refuses a flag's duration that is not above 0.
+// some refuses a duration that is not above 0.
 func some(flag string, d time.Duration) error {
 	if d <= 0 {
 		return fmt.Errorf("--%s %v: want a time above 0", flag, d)
@@ -103,7 +103,7 @@ func some(flag string, d time.Duration) error {
 	return nil
 }
 
-// options are the options of a session.
+// options returns the options of a session.
 func (f *ctlFlags) options(observe bool) (ctl.Options, error) {
 	o := ctl.Options{Clock: clock.NewWall(), Patience: f.timeout, Observe: observe}
 	err := some("timeout", f.timeout)
@@ -135,7 +135,7 @@ func (f *oneDevice) add(cmd *cobra.Command, writes bool) {
 	fs.StringVar(&f.p4info, "p4info", "", "its P4Info, a `file` (default: what the device says)")
 }
 
-// usualAddress is the address of switches other than quillon's own.
+// usualAddress is the address at which switches other than quillon serve P4Runtime.
 const usualAddress = "127.0.0.1:9559"
 
 // find sets the address if none was given: the socket of the instance that runs here, or usualAddress.
@@ -195,7 +195,7 @@ func openReady(ctx context.Context, d *ctl.Dialer, t ctl.Target, o ctl.Options) 
 	return s, nil
 }
 
-// info is the device's P4Info.
+// info returns the P4Info: of the file of --p4info, or else of the device's pipeline.
 func (f *oneDevice) info(ctx context.Context, s *ctl.Session) (*p4info.Info, error) {
 	if f.p4info != "" {
 		m, err := ctl.ReadP4Info(f.p4info)
@@ -233,7 +233,7 @@ func (f *oneIntent) read(file string) (*ctl.Intent, error) {
 	return in, err
 }
 
-// choose leaves the devices of --device in an intent.
+// choose removes all devices from the intent but those of --device.
 func (f *oneIntent) choose(in *ctl.Intent) error {
 	if len(f.only) == 0 {
 		return nil
@@ -247,8 +247,8 @@ func (f *oneIntent) choose(in *ctl.Intent) error {
 	return nil
 }
 
-// each connects to every device of an intent, to several at the same time, and returns the results
-// in the intent's order. Errors are joined.
+// each connects to the devices of an intent, to 16 at the same time, and calls do for each. It returns the
+// results of those that had no error, in the order of the intent, and the errors, joined.
 func each[V any](ctx context.Context, f *oneIntent, in *ctl.Intent, observe bool, do func(*ctl.Session, *ctl.Device) (V, error)) ([]V, error) {
 	o, err := f.options(observe)
 	if err != nil {
@@ -291,8 +291,8 @@ func each[V any](ctx context.Context, f *oneIntent, in *ctl.Intent, observe bool
 
 // entityJSON is an entity as --json prints it.
 type entityJSON struct {
-	Kind string `json:"kind"` // the list of an intent that has it
-	Line string `json:"line"` // as the intent has it
+	Kind string `json:"kind"` // the list of an intent that the entity belongs to
+	Line string `json:"line"` // as an intent writes it
 	Text string `json:"text"`
 }
 
@@ -435,7 +435,7 @@ Takes no part in the arbitration: the primary controller stays it.`,
 	return cmd
 }
 
-// nothingRead prints that nothing of a name was read, which is no error. zeros: there may be cells that are zero.
+// nothingRead says that nothing was read, which is no error. zeros: cells that are zero were left out.
 func nothingRead(names []string, zeros bool) string {
 	in := "the device"
 	if len(names) > 0 {
@@ -506,9 +506,10 @@ back.`,
 	return cmd
 }
 
-// entryArgs makes an entity of TABLE [FIELD=VALUE...] [ACTION [PARAM=VALUE...]].
+// entryArgs returns the text of an entity from the arguments TABLE [FIELD=VALUE...] [ACTION
+// [PARAM=VALUE...]].
 func entryArgs(args []string, priority int, byDefault bool) (string, error) {
-	var pairs [2][][2]string // pairs of the key, and pairs of the action
+	var pairs [2][][2]string // [0]: of the key, [1]: of the action
 	action := ""
 	for _, a := range args[1:] {
 		k, v, ok := strings.Cut(a, "=")
@@ -526,7 +527,7 @@ func entryArgs(args []string, priority int, byDefault bool) (string, error) {
 	return ctl.EntryText(args[0], pairs[0], priority, byDefault, action, pairs[1]), nil
 }
 
-// decoded is a Write's error with the failed updates in words.
+// decoded turns the error of a Write into one that describes the failed updates, ten of them at most.
 func decoded(info *p4info.Info, err error) error {
 	var w *ctl.WriteError
 	if !errors.As(err, &w) {

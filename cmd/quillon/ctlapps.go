@@ -12,13 +12,14 @@ import (
 	"github.com/quillon/quillon/examples/controller"
 )
 
-// appNews is what an app reports, as --json prints it.
+// appNews is a report of an app, as --json prints it.
 type appNews struct {
 	Device string `json:"device"`
 	Text   string `json:"text"`
 }
 
-// reporter prints what the apps of several devices report, a line at a time.
+// reporter returns, for a device, a function that prints reports of apps about it. Several devices may report
+// at the same time.
 func reporter(cmd *cobra.Command) func(device string) func(string) {
 	var mu sync.Mutex
 	return func(device string) func(string) {

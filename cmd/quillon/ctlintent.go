@@ -16,9 +16,9 @@ import (
 // diffJSON is the difference between a device and its intent, as --json prints it.
 type diffJSON struct {
 	Device  string       `json:"device"`
-	Load    string       `json:"load,omitempty"` // why the program is loaded first
+	Load    string       `json:"load,omitempty"` // why the program is loaded first; empty: it stays
 	Changes []changeJSON `json:"changes"`
-	Batches []int        `json:"batches,omitempty"` // how many changes each has
+	Batches []int        `json:"batches,omitempty"` // the number of changes of each batch
 	Same    int          `json:"same"`
 	Unread  []unreadJSON `json:"unread,omitempty"`
 
@@ -183,7 +183,7 @@ type failedJSON struct {
 	text string
 }
 
-// applyTo brings devices to an intent, and prints the outcome.
+// applyTo brings devices to an intent, and prints what was done.
 func applyTo(cmd *cobra.Command, f *oneIntent, in *ctl.Intent, l ctl.Limits, v ctl.Values) error {
 	all, err := each(cmd.Context(), f, in, false, func(s *ctl.Session, d *ctl.Device) (outcomeJSON, error) {
 		out := outcomeJSON{Device: d.Name}

@@ -56,7 +56,7 @@ written until it is back.`,
 	return cmd
 }
 
-// keeper are the flags of commands that keep devices at an intent.
+// keeper holds the flags of commands that keep devices at an intent.
 type keeper struct {
 	oneIntent
 	opt   ctl.ControllerOptions
@@ -75,7 +75,7 @@ func (k *keeper) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&k.state, "state", "", "the state `file` (default: by the intent's name in quillon/ctl in $XDG_STATE_HOME)")
 }
 
-// statePath is the state file of an intent.
+// statePath returns the default state file of an intent.
 func statePath(intent string) (string, error) {
 	dir, err := ctl.RecordDir()
 	if err != nil {
@@ -84,11 +84,11 @@ func statePath(intent string) (string, error) {
 	return filepath.Join(dir, strings.TrimSuffix(filepath.Base(intent), filepath.Ext(intent))+".json"), nil
 }
 
-// saveWithin is the longest time until a new status is in the state file.
+// saveWithin is the longest time until a new status is saved.
 const saveWithin = 100 * time.Millisecond
 
-// keep runs a controller until a signal ends it. with, if not nil, is called with each intent that is read,
-// before it is used, to read other files.
+// keep runs a controller until SIGINT or SIGTERM. with, if not nil, is called with each intent before it is
+// used, to read other files.
 func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) error) error {
 	if err := some("every", k.opt.Every); err != nil {
 		return err
@@ -128,7 +128,8 @@ func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) er
 	}
 }
 
-// open opens the store: etcd, or the files of this machine.
+// open opens the store: etcd with --store, else files of this machine. again delivers orders to read the
+// intent again.
 func (k *keeper) open(ctx context.Context, cmd *cobra.Command, intent string, again <-chan os.Signal) (store.Store, error) {
 	if k.store.url == "" {
 		state := k.state
@@ -157,16 +158,16 @@ type leader struct {
 	revisions <-chan store.Revision
 	now       clock.Clock
 
-	latest  store.Revision // that can be used; none: its number is 0
-	problem string         // of a newer one
+	latest  store.Revision // the latest usable revision; Number 0: there is none
+	problem string         // why a newer revision cannot be used
 
-	// Of a term.
+	// These are set anew in each term.
 	opt     ctl.ControllerOptions
-	c       *ctl.Controller // nil: there is no intent yet
+	c       *ctl.Controller // nil: there is no usable intent yet
 	running sync.WaitGroup
 }
 
-// lead keeps devices at the intent for a term.
+// lead keeps devices at the intent while the term lasts.
 func (l *leader) lead(ctx context.Context, t store.Term) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer func() {
@@ -183,7 +184,7 @@ func (l *leader) lead(ctx context.Context, t store.Term) (err error) {
 		return err
 	}
 	t.Join(&l.opt.Session)
-	// One goroutine prints the news, in the order in which they come.
+	// One goroutine prints the news, in the order in which they arrived.
 	news := newNews()
 	l.opt.Changed = news.add
 	save := func() error {
@@ -193,7 +194,7 @@ func (l *leader) lead(ctx context.Context, t store.Term) (err error) {
 		}
 		return t.Save(r)
 	}
-	select { // what has come while another led is newer than what there was
+	select { // a revision that arrived while another controller led replaces the one that is known
 	case r := <-l.revisions:
 		if err := l.take(ctx, r); err != nil {
 			return err
@@ -210,7 +211,7 @@ func (l *leader) lead(ctx context.Context, t store.Term) (err error) {
 		return err
 	}
 	last := map[string]string{}
-	var saving <-chan time.Time // when to save; nil: everything is saved
+	var saving <-chan time.Time // fires when the status is to be saved; nil: it is saved
 	for {
 		select {
 		case <-news.more:
@@ -248,8 +249,8 @@ func (l *leader) lead(ctx context.Context, t store.Term) (err error) {
 	}
 }
 
-// take takes a revision. One that cannot be used leaves the intent what it was, and is an error when there is none before it and no other
-// will come by itself.
+// take takes a revision. If a revision cannot be used, the intent stays as it was. That is an error only if
+// there is no intent yet and the store is not etcd, because then no other revision comes by itself.
 func (l *leader) take(ctx context.Context, r store.Revision) error {
 	err := r.Err
 	if err == nil {
@@ -283,7 +284,7 @@ func (l *leader) take(ctx context.Context, r store.Revision) error {
 	return nil
 }
 
-// news are statuses that wait to be printed, the latest of each device.
+// news are statuses that wait to be printed, only the latest one of each device.
 type news struct {
 	mu   sync.Mutex
 	list []ctl.DeviceStatus
@@ -310,7 +311,7 @@ func (n *news) take() []ctl.DeviceStatus {
 	return l
 }
 
-// deviceLine is a device's status in one line.
+// deviceLine describes a device's status in one line.
 func deviceLine(s ctl.DeviceStatus) string {
 	line := fmt.Sprintf("%s\t%s", s.Device, s.State)
 	switch {
@@ -327,7 +328,7 @@ func deviceLine(s ctl.DeviceStatus) string {
 	return line
 }
 
-// showLine prints one of a stream of values: a line, or JSON of one line.
+// showLine prints one value of a stream as a line: text, or JSON with --json.
 func showLine(cmd *cobra.Command, v any, text string) error {
 	if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
 		return encodeLine(cmd.OutOrStdout(), v)

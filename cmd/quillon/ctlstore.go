@@ -19,7 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// storeFlags say which etcd has the intent and the state, and who we are there.
+// storeFlags are the flags about the etcd that holds the intent and the state, and about the login there.
 type storeFlags struct {
 	url, ca, cert, key, login string
 }
@@ -33,7 +33,7 @@ func (f *storeFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.login, "store-login", "", "`file` with user:password of etcd (default: what QUILLON_STORE_LOGIN holds)")
 }
 
-// intent wants INTENT.yaml, or a store that has it.
+// intent checks the arguments: INTENT.yaml is wanted, and optional with --store.
 func (f *storeFlags) intent(cmd *cobra.Command, args []string) error {
 	if f.url != "" {
 		return optional(0, "INTENT.yaml")(cmd, args)
@@ -41,7 +41,7 @@ func (f *storeFlags) intent(cmd *cobra.Command, args []string) error {
 	return exactly("INTENT.yaml")(cmd, args)
 }
 
-// account is the user of etcd, and the password; empty: there is none.
+// account returns etcd's user and password, both empty if no login is given.
 func (f *storeFlags) account() (name, password string, err error) {
 	from, text := "QUILLON_STORE_LOGIN", os.Getenv("QUILLON_STORE_LOGIN")
 	if f.login != "" {
@@ -67,7 +67,7 @@ func (f *storeFlags) account() (name, password string, err error) {
 	return name, password, nil
 }
 
-// open opens the store.
+// open opens the etcd. who names this controller to others; tell gets messages about the connection.
 func (f *storeFlags) open(ctx context.Context, c *ctlFlags, who string, tell func(string)) (*etcd.Store, error) {
 	if f.url == "" {
 		return nil, errors.New("--store is missing: want etcd://HOST:PORT/PREFIX")
@@ -85,7 +85,7 @@ func (f *storeFlags) open(ctx context.Context, c *ctlFlags, who string, tell fun
 	})
 }
 
-// person is who stores a revision, for people.
+// person names, for people, the user that stores a revision: user@host.
 func person() string {
 	host, _ := os.Hostname()
 	if u, err := user.Current(); err == nil {
@@ -94,7 +94,8 @@ func person() string {
 	return host
 }
 
-// put stores an intent, or an older revision again.
+// put stores the intent of a file, or if old is not 0 the revision of that number again. onto is the revision that
+// it should follow; below 0: the newest.
 func (f *storeFlags) put(cmd *cobra.Command, c *ctlFlags, intent string, onto, old int64) error {
 	var b *store.Bundle
 	var err error
@@ -134,7 +135,8 @@ func (f *storeFlags) put(cmd *cobra.Command, c *ctlFlags, intent string, onto, o
 	})
 }
 
-// status shows how a network stands.
+// status prints how the devices of a network stand, and returns an error if not all are known to be at their
+// intents.
 func (f *storeFlags) status(cmd *cobra.Command, c *ctlFlags) error {
 	s, err := f.open(cmd.Context(), c, "", nil)
 	if err != nil {
@@ -190,7 +192,7 @@ func networkText(w io.Writer, url string, st etcd.Status) {
 	}
 }
 
-// dateTime is a time as people read it.
+// dateTime formats a time in the local time zone.
 func dateTime(t clock.Time) string { return time.Unix(0, int64(t)).Format(time.DateTime) }
 
 func newCtlHistoryCmd() *cobra.Command {

@@ -28,7 +28,7 @@ const (
 	storeEntries  = 200 // of each switch
 )
 
-// network are switches in memory, each a server of its own, an etcd, and the controllers, which are processes.
+// network is switches in memory, each a server of its own, an etcd, and controllers, which are processes.
 type network struct {
 	t        *testing.T
 	dir, url string
@@ -37,20 +37,20 @@ type network struct {
 	clock    clock.Clock
 }
 
-// counted is a switch of which each write is counted.
+// counted is a switch that counts its writes.
 type counted struct {
 	at   string
 	stop func()
 
 	mu     sync.Mutex
 	server *ctltest.Server
-	tops   ctl.ElectionID // of the controllers that have written
-	late   int            // writes that were done for one with a lower id: a former leader's
-	failed int            // updates that were refused by the device itself
-	done   map[string]int // updates that were done, by key and action
+	tops   ctl.ElectionID // the highest election id that has written
+	late   int            // writes that were done under a lower id than tops, so for a former leader
+	failed int            // updates that the device itself refused
+	done   map[string]int // updates that were done, by the entry's key and parameter
 }
 
-// serve starts the switch, with nothing in it.
+// serve starts the switch without entries.
 func (s *counted) serve(t *testing.T, like *ctltest.Server) {
 	f := like.Like(1)
 	f.Done = func(r *p4v1.WriteRequest, updates int) {
@@ -78,12 +78,12 @@ func (s *counted) serve(t *testing.T, like *ctltest.Server) {
 	s.at, s.stop = f.Start(t, s.at, nil)
 }
 
-// entityKey is an entry's key and its parameter.
+// entityKey is an entry's key and its action's parameter.
 func entityKey(e *p4v1.Entity) string {
 	return fmt.Sprintf("%x %x", p4info.Key(e), e.GetTableEntry().GetAction().GetAction().GetParams()[0].GetValue())
 }
 
-// intent writes an intent in which all entries have a port.
+// intent writes an intent in which all entries have the port port.
 func (n *network) intent(port int) string {
 	var b strings.Builder
 	b.WriteString("devices:\n")
@@ -100,7 +100,7 @@ func (n *network) intent(port int) string {
 	return file
 }
 
-// ctl runs a command to its end.
+// ctl runs a quillon ctl command and returns its output.
 func (n *network) ctl(args ...string) string {
 	n.t.Helper()
 	out, err := exec.Command("quillon", append([]string{"ctl"}, args...)...).CombinedOutput()
@@ -110,9 +110,10 @@ func (n *network) ctl(args ...string) string {
 	return string(out)
 }
 
-// at reports how many entries in all have a port; a switch has no others.
+// at reports how many entries of all switches have the port port. A switch has no other entries than those of
+// intent.
 func (n *network) at(port int) int {
-	time.Sleep(10 * time.Millisecond) // to look costs time that the controllers want
+	time.Sleep(10 * time.Millisecond) // each look takes time from the controllers
 	all := 0
 	for _, s := range n.switches {
 		s.mu.Lock()
@@ -132,20 +133,20 @@ func (n *network) at(port int) int {
 	return all
 }
 
-// converge waits until all entries have a port, and says how long that took since a time.
+// converge waits until all entries have the port, and logs how long that took since a time.
 func (n *network) converge(what string, port int, since clock.Time) {
 	n.t.Helper()
 	ctltest.Eventually(n.t, what, func() bool { return n.at(port) == storeSwitches*storeEntries })
 	n.t.Logf("%s: %d entries of %d switches after %v", what, storeSwitches*storeEntries, storeSwitches, n.clock.Now().Sub(since).Round(time.Millisecond))
 }
 
-// part waits until some entries have a port, and not all.
+// part waits until some entries, but not all, have the port.
 func (n *network) part(port int) {
 	n.t.Helper()
 	ctltest.Eventually(n.t, "some entries are there", func() bool { return n.at(port) > storeSwitches*storeEntries/10 })
 }
 
-// status is what quillon ctl status says, also while not all is as it should be.
+// status is the answer of quillon ctl status, also while its exit status is not 0.
 func (n *network) status() (st etcd.Status) {
 	n.t.Helper()
 	out, _ := exec.Command("quillon", "ctl", "status", "--json", "--store", n.url).Output()
@@ -155,13 +156,13 @@ func (n *network) status() (st etcd.Status) {
 	return st
 }
 
-// ctlProcess is a controller that is a process of its own.
+// ctlProcess is a controller in a process of its own.
 type ctlProcess struct {
 	*exec.Cmd
 	said *bytes.Buffer
 }
 
-// controller starts one.
+// controller starts a controller.
 func (n *network) controller() *ctlProcess {
 	n.t.Helper()
 	p := &ctlProcess{exec.Command("quillon", "ctl", "run", "--store", n.url, "--batch", "50"), &bytes.Buffer{}}
@@ -180,7 +181,7 @@ func (n *network) controller() *ctlProcess {
 	return p
 }
 
-// leader takes the controller that leads out of those that run.
+// leader finds the controller that leads, and removes it from all.
 func (n *network) leader(all *[]*ctlProcess) *ctlProcess {
 	n.t.Helper()
 	var found *ctlProcess
@@ -198,13 +199,13 @@ func (n *network) leader(all *[]*ctlProcess) *ctlProcess {
 	return found
 }
 
-// standBy waits until so many controllers stand by.
+// standBy waits until want controllers stand by.
 func (n *network) standBy(want int) {
 	n.t.Helper()
 	ctltest.Eventually(n.t, fmt.Sprintf("%d stand by", want), func() bool { return len(n.status().Standby) == want })
 }
 
-// restart has a switch die and come back without anything.
+// restart makes a switch die and come back without entries.
 func (s *counted) restart(t *testing.T) {
 	s.stop()
 	s.serve(t, s.server)
@@ -231,9 +232,10 @@ func newNetwork(t *testing.T, etcd ...string) *network {
 	return n
 }
 
-// TestControllersMayDie: of a network of 50 switches, 10,000 entries, three controllers and an etcd of three members, a switch, the leading
-// controller, and a member of etcd die in turn, and at once; in the end all switches have the newest revision. Each entry was
-// written once for each revision, and once more for each death of its switch, by whoever led then and by nobody else.
+// TestControllersMayDie has 50 switches with 10,000 entries, three controllers and an etcd of three members.
+// A switch, the leading controller, and a member of etcd die in turn, and then all at once. In the end all
+// switches have the newest revision. Each entry was written once for each revision, and once more for each
+// death of its switch, always by the controller that led then.
 func TestControllersMayDie(t *testing.T) {
 	t.Run("etcd with its defaults", func(t *testing.T) {
 		mayDie(t, newNetwork(t, "--heartbeat-interval", "100", "--election-timeout", "1000"))
@@ -249,7 +251,7 @@ func mayDie(t *testing.T, n *network) {
 		return n.clock.Now()
 	}
 	n.converge("the first revision", 1, apply(1))
-	want := map[int]int{} // by switch: how often it has lost all
+	want := map[int]int{} // by switch: how often it has lost all entries
 	lose := func(i int) clock.Time {
 		n.switches[i].restart(t)
 		want[i]++
@@ -266,7 +268,7 @@ func mayDie(t *testing.T, n *network) {
 	all = append(all, n.controller())
 	n.standBy(2)
 
-	// A member of etcd dies, the one that leads the others.
+	// The member of etcd that leads the other members dies.
 	m := n.etcd.Leader(t)
 	m.Kill()
 	died := n.clock.Now()
@@ -277,14 +279,14 @@ func mayDie(t *testing.T, n *network) {
 	n.etcd.Ready(t)
 	n.standBy(2)
 
-	// One that follows.
+	// A member of etcd that follows dies.
 	m = n.etcd.Follower(t)
 	m.Kill()
 	died = n.clock.Now()
 	lose(2)
 	n.converge("a member of etcd that follows died, and a switch", 3, died)
 
-	// All three, one after the other.
+	// A member of etcd, the leader and a switch die, one right after the other.
 	m.Start(t)
 	n.etcd.Ready(t)
 	n.standBy(2)
@@ -295,7 +297,7 @@ func mayDie(t *testing.T, n *network) {
 	all = append(all, n.controller())
 	n.standBy(2)
 
-	// The leader is frozen while it applies a revision, and goes on when another has led for a while.
+	// The leader is frozen while it applies a revision, and goes on after another controller has led.
 	frozen := n.leader(&all)
 	apply(4)
 	n.part(4)
@@ -305,7 +307,7 @@ func mayDie(t *testing.T, n *network) {
 	n.standBy(2)
 	all = append(all, frozen)
 
-	// It is stopped.
+	// The leader is stopped.
 	stopped := n.leader(&all)
 	_ = stopped.Process.Signal(syscall.SIGTERM)
 	stop := n.clock.Now()

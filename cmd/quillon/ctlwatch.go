@@ -21,7 +21,7 @@ import (
 	"github.com/quillon/quillon/controlplane/p4info"
 )
 
-// encodeLine writes v as JSON of one line.
+// encodeLine writes v as one line of JSON.
 func encodeLine(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
 
 func newCtlWatchCmd() *cobra.Command {
@@ -72,14 +72,14 @@ controller becomes primary, or the connection is lost.`,
 	return cmd
 }
 
-// watcher prints lines until there were enough.
+// watcher prints events or counters, up to a number of lines.
 type watcher struct {
 	cmd   *cobra.Command
 	kinds []string
-	left  int // 0: no end
+	left  int // lines that may still be printed; 0: no limit
 }
 
-// print prints one line; done says that it was the last.
+// print prints one line; done reports that it was the last one wanted.
 func (w *watcher) print(v any, text string) (done bool, err error) {
 	if err := showLine(w.cmd, v, text); err != nil {
 		return true, err
@@ -151,7 +151,8 @@ func (w *watcher) events(ctx context.Context, f *oneDevice) error {
 				}
 			}
 		case <-changed:
-			// Events until the session is there again are lost, and so are a restarted device's subscriptions.
+			// Until the session is up again events are lost, and a restarted device has lost its
+			// subscriptions.
 			switch st := s.Status(); {
 			case st.Losses != losses:
 				return fmt.Errorf("%s: the connection was lost", s.Target)
@@ -166,7 +167,7 @@ func (w *watcher) events(ctx context.Context, f *oneDevice) error {
 	}
 }
 
-// counts is a counter that has changed, as a line of counters.
+// counts is one line about a counter that has changed.
 type counts struct {
 	Text    string  `json:"text"`
 	Packets int64   `json:"packets"`

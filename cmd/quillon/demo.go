@@ -86,7 +86,8 @@ ends, no namespace, link or process is left behind.`,
 	return cmd
 }
 
-// onlyOf refuses flags that the store does not have, and gives locks their number.
+// onlyOf refuses flags that the chosen store does not have. For stores with locks it changes the default of
+// --keys to 8.
 func onlyOf(cmd *cobra.Command, c *demo.Config) error {
 	works := len(demo.Works(c.Store)) > 0
 	clover := c.Store == demo.Default().Store
@@ -106,7 +107,8 @@ func onlyOf(cmd *cobra.Command, c *demo.Config) error {
 	return nil
 }
 
-// canWrite returns an error, before a long run, if a file cannot be written; "" is no file.
+// canWrite returns an error if the file cannot be written, so that a long run does not fail at its end; ""
+// stands for no file.
 func canWrite(name string) error {
 	if name == "" {
 		return nil
@@ -118,7 +120,7 @@ func canWrite(name string) error {
 	return nil
 }
 
-// canWriteTo returns an error, before a long run, if no file can be made in a directory.
+// canWriteTo returns an error if no file can be made in a directory.
 func canWriteTo(dir string) error {
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
@@ -141,10 +143,10 @@ func runDemo(ctx context.Context, cmd *cobra.Command, c demo.Config, p playing) 
 	return err
 }
 
-// playing are the flags that say how a demo is played, and where its result is written.
+// playing are the flags that say where a demo runs, and where its result is written.
 type playing struct {
 	mem        bool
-	json, plot string // the name of a file, and the prefix of two; "": none
+	json, plot string // the name of a file, and the prefix of two files; "": none
 }
 
 func (p *playing) add(f *pflag.FlagSet) {
@@ -153,7 +155,8 @@ func (p *playing) add(f *pflag.FlagSet) {
 	f.StringVar(&p.plot, "plot", "", "write the figure to `PREFIX`.png and PREFIX.svg")
 }
 
-// run runs a demo whose settings pass check, until a signal comes. A file that cannot be written is an error before.
+// run runs a demo until it ends or a signal comes. Settings that check refuses and files that cannot be
+// written are errors before the demo begins.
 func (p *playing) run(cmd *cobra.Command, check func() error, demo func(context.Context) error) error {
 	if err := check(); err != nil {
 		return fmt.Errorf("--%w", err)
@@ -168,13 +171,14 @@ func (p *playing) run(cmd *cobra.Command, check func() error, demo func(context.
 
 // demoResult is the result of a demo.
 type demoResult interface {
-	By(command []string) // notes the command line
+	By(command []string) // stores the command line in the result
 	WriteReport(io.Writer) error
 	SaveJSON(file string) error
 	Plot(prefix string) error
 }
 
-// play plays a demo in namespaces, or in memory where those cannot be made, shows its result and keeps it.
+// play runs a demo in network namespaces, or in memory if namespaces cannot be made; then it prints and saves
+// the result.
 func play[R demoResult](cmd *cobra.Command, line *progress, p playing, namespaces, memory func() (R, error)) (r R, err error) {
 	defer line.done()
 	if !p.mem {

@@ -18,8 +18,8 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// marked are the processes that have mark in their environment, and the
-// network namespaces (netns) that their threads are in.
+// marked returns the processes that have mark in their environment, and the network namespaces (netns) of
+// their threads.
 func marked(mark string) (pids []string, netns map[string]bool) {
 	netns = map[string]bool{}
 	procs, _ := filepath.Glob("/proc/[0-9]*")
@@ -39,7 +39,7 @@ func marked(mark string) (pids []string, netns map[string]bool) {
 	return pids, netns
 }
 
-// inhabited are the network namespaces that any thread is in.
+// inhabited returns the network namespaces in which there is any thread.
 func inhabited() map[string]bool {
 	all := map[string]bool{}
 	threads, _ := filepath.Glob("/proc/[0-9]*/task/*/ns/net")
@@ -63,7 +63,7 @@ func TestDemoInterrupted(t *testing.T) {
 	defer home.Close()
 	for i, c := range []struct {
 		sig   syscall.Signal
-		until string // the demo has printed this
+		until string // the signal comes after the demo has printed this
 		delay time.Duration
 	}{
 		{syscall.SIGINT, "", 0},
@@ -79,13 +79,13 @@ func TestDemoInterrupted(t *testing.T) {
 	} {
 		name := fmt.Sprintf("%s after %q and %s", c.sig, c.until, c.delay)
 		mark := fmt.Sprintf("QUILLON_DEMO_TEST=%d.%d", os.Getpid(), i)
-		// A phase is longer than this machine pauses the test, except where
-		// the demo is to come to its end.
+		// A phase is longer than this machine pauses the test. Where the signal comes in the last steps,
+		// phases are short.
 		seconds := "1"
 		if c.until == "waiting for" || c.until == "walking" {
 			seconds = "0.1"
 		}
-		// The test binary is quillon when it is called so.
+		// The test binary is quillon when its name is quillon.
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Args = []string{"quillon", "demo", "--seconds", seconds, "--warmup", "0.1", "--keys", "64"}
 		cmd.Env = append(os.Environ(), mark)
@@ -132,7 +132,7 @@ func TestDemoInterrupted(t *testing.T) {
 			}
 			return ""
 		}
-		// What a killed process had goes in the kernel's own time.
+		// The kernel removes what a killed process had in its own time.
 		for deadline := time.Now().Add(60 * time.Second); left() != ""; {
 			if time.Now().After(deadline) {
 				t.Errorf("%s: left behind: %s", name, left())
@@ -166,7 +166,7 @@ func TestDemoInterrupted(t *testing.T) {
 	}
 }
 
-// watched collects what is printed and tells when text was.
+// watched collects the output and tells when text was in it.
 type watched struct {
 	text string
 	seen chan struct{}

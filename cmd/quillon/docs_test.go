@@ -15,9 +15,9 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// prelude is what a document's commands run in: the lab of examples, a copy of what
-// they read, and a shell in which run starts an instance in the place of the one
-// before, and waits until it runs.
+// prelude runs before a document's commands. They run in the lab of examples, with a copy of the files that
+// they read, in a shell in which run starts an instance, ends the instance before, and waits until the new
+// one runs.
 const prelude = `
 set -e
 sync() { # of what a process wrote, until a line says that it runs
@@ -58,11 +58,11 @@ ended() { # that what is in the background did not fail: it may run on, and is e
 }
 `
 
-// notHere begins what stands before a block that the test does not run, and why.
+// notHere begins the line before a block that the test does not run. The rest of the line says why.
 const notHere = "<!-- not run here: "
 
-// TestDocuments types the commands of README and documents: those in fences marked
-// sh, in one lab for each document. What is not run says why.
+// TestDocuments runs the commands of README and of the documents: those in fences marked sh, in one lab for
+// each document. A block that is not run says why.
 func TestDocuments(t *testing.T) {
 	if exec.Command("unshare", "-n", "true").Run() != nil {
 		t.Skip("needs root to make network namespaces")
@@ -97,14 +97,14 @@ func TestExampleSpecs(t *testing.T) {
 	}
 	var commands strings.Builder
 	for _, f := range files {
-		if name := filepath.Base(f); name != "net.yaml" { // an intent, which README applies
+		if name := filepath.Base(f); name != "net.yaml" { // an intent, which the README applies
 			fmt.Fprintf(&commands, "quillon run examples/%s\nquillon show graph\nquillon stop\n", name)
 		}
 	}
 	inLab(t, commands.String())
 }
 
-// commandsIn are the commands of a document that are to be run.
+// commandsIn returns the commands of a document that are to be run.
 func commandsIn(t *testing.T, name, text string) string {
 	var commands strings.Builder
 	inside, run, other := false, true, false
@@ -134,8 +134,7 @@ func commandsIn(t *testing.T, name, text string) string {
 	return commands.String()
 }
 
-// lineByLine are commands of which each line is looked at when it is done: that it succeeded, or
-// that it failed, where it begins with "!".
+// lineByLine adds a check behind each line of commands: the line must succeed, or fail if it begins with "!".
 func lineByLine(commands string) string {
 	var b strings.Builder
 	for line := range strings.Lines(strings.ReplaceAll(commands, "\\\n", " ")) {
@@ -159,7 +158,7 @@ func lineByLine(commands string) string {
 	return b.String() + "ended\n"
 }
 
-// TestLineByLine: a line of a document that does what it is not to do is noticed.
+// TestLineByLine: a line of a document that succeeds or fails against its mark is noticed.
 func TestLineByLine(t *testing.T) {
 	for lines, fails := range map[string]bool{
 		"true\n":                             false,
@@ -184,8 +183,8 @@ func TestLineByLine(t *testing.T) {
 	}
 }
 
-// TestCommandsInText: the commands and flags that documents name within their text, and kinds in
-// their descriptions, are there.
+// TestCommandsInText: the commands and flags that documents and the descriptions of kinds name within their
+// text exist.
 func TestCommandsInText(t *testing.T) {
 	texts := described(t)
 	found := 0
@@ -207,8 +206,8 @@ func TestCommandsInText(t *testing.T) {
 	}
 }
 
-// TestClosedAreNamed: which functions let nothing through while the process is away is said where one looks for
-// it; what was forgotten there, or is no longer so, is found by the examples of all kinds.
+// TestClosedAreNamed: the document names the functions that let no frame through while the process is away.
+// The examples of all kinds show if the list lacks a function, or has one that is not closed.
 func TestClosedAreNamed(t *testing.T) {
 	text, err := os.ReadFile("../../docs/TROUBLESHOOTING.md")
 	if err != nil {
@@ -227,7 +226,7 @@ func TestClosedAreNamed(t *testing.T) {
 	for _, k := range kinds() {
 		for _, m := range regexp.MustCompile(`--nf '?(`+k.Name+`[,\s][^'\s]*)`).FindAllStringSubmatch(k.Doc+"\n--nf "+k.Name+" ", -1) {
 			spec, err := chain([]string{strings.TrimSpace(m[1])})
-			if err != nil {
+			if err != nil { // the kind needs arguments
 				continue // it wants arguments
 			}
 			f, err := graph.Wants(spec, kinds())
@@ -247,7 +246,7 @@ func TestClosedAreNamed(t *testing.T) {
 	}
 }
 
-// named looks for a command and its flags.
+// named looks for a command and its flags and returns an error if one does not exist.
 func named(line string) error {
 	line, _, _ = strings.Cut(line, " | ")
 	words := strings.Fields(line)
@@ -273,7 +272,8 @@ func inLab(t *testing.T, commands string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	for _, name := range []string{"examples", "p4src", "tests/p4"} {
-		// A program that starts meanwhile would have the copy open, and what is open for writing cannot be executed.
+		// A program that starts while a copy is written would inherit the open file, and a file that is open
+		// for writing cannot be executed.
 		syscall.ForkLock.RLock()
 		err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join("../..", name)))
 		syscall.ForkLock.RUnlock()
@@ -282,7 +282,7 @@ func inLab(t *testing.T, commands string) (dir string) {
 		}
 	}
 	script := filepath.Join(dir, "commands.sh")
-	// What is typed is printed first, to find what fails.
+	// The shell prints each command before it runs, so that a failed one is found.
 	if err := os.WriteFile(script, []byte(prelude+"set -x\n"+commands), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/quillon/quillon/nf/memory"
 )
 
-// undeclared are the kinds with the two sides of a task whose Effects are nil, and why.
+// undeclared lists the kinds that have the two sides of a task and no Effects, with the reason.
 var undeclared = map[string]string{
 	"clover-steer": "remembers a rack, of which it must see all",
 	"swordbox":     "remembers a rack, of which it must see all",
@@ -36,8 +36,8 @@ func sided(k *graph.Kind) bool {
 	return slices.Equal(k.In, two) && slices.Equal(k.Out, two)
 }
 
-// tried are the arguments with which the effects of a kind are proved. Kinds without a row here are proved with those of the command lines in
-// their texts.
+// tried returns the arguments with which the effects of a kind are tested. Kinds without a row here are
+// tested with the arguments of the command lines in their texts.
 func tried(t *testing.T) map[string][]graph.Args {
 	keys := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(keys, []byte("0x100 8d3c1ce01bff5dd62a3a4d9cc8b1c5c0a1b2c3d4\n"), 0o600); err != nil {
@@ -83,7 +83,8 @@ func tried(t *testing.T) map[string][]graph.Args {
 	return all
 }
 
-// written are the arguments that a kind's text has in command lines; those by default where it has none.
+// written returns the arguments in the command lines of a kind's text; the defaults if there are no command
+// lines.
 func written(t *testing.T, k *graph.Kind) (all []graph.Args) {
 	t.Helper()
 	for _, m := range regexp.MustCompile(`--nf +(`+regexp.QuoteMeta(k.Name)+`[^ \n]*)`).FindAllStringSubmatch(k.Doc, -1) {
@@ -101,7 +102,7 @@ func written(t *testing.T, k *graph.Kind) (all []graph.Args) {
 	return all
 }
 
-// Of every kind that may be a task it is known what it does to packets, or why not.
+// Each kind that can be a task declares its effects, or undeclared says why not.
 func TestEffectsOfEveryKind(t *testing.T) {
 	args, known := tried(t), map[string]bool{}
 	for _, k := range kinds() {
@@ -125,7 +126,7 @@ func TestEffectsOfEveryKind(t *testing.T) {
 	}
 }
 
-// Of every kind that may be a task it is known whether it can use memory of a board.
+// Each kind that can be a task declares whether it can use memory of a board.
 func TestMemoryOfEveryKind(t *testing.T) {
 	args, users := tried(t), 0
 	for _, k := range kinds() {
@@ -148,8 +149,7 @@ func TestMemoryOfEveryKind(t *testing.T) {
 	}
 }
 
-// What functions are said to do to packets is all that they do, and what they do is
-// said.
+// Functions do to packets what their Effects declare, and nothing else.
 func TestEffects(t *testing.T) {
 	args := tried(t)
 	for _, k := range kinds() {
@@ -160,7 +160,7 @@ func TestEffects(t *testing.T) {
 			e := k.Effects(args[k.Name][0])
 			p := proof{k: k, Effects: e}
 			for i, a := range args[k.Name] {
-				if with := k.Effects(a); with != e { // that it does no more: here is no board, for whose memory it would wait
+				if with := k.Effects(a); with != e { // it must do no more either; there is no board here whose memory it waits for
 					some := proof{k: k, Effects: with}
 					t.Run(fmt.Sprint(i), func(t *testing.T) { some.run(t, a) })
 					continue
@@ -176,7 +176,8 @@ func TestEffects(t *testing.T) {
 			if e.Answers && !p.answered {
 				t.Error("is said to answer or hold, and never did")
 			}
-			// Connections stay where the hash of their ends has led them, unless backends change.
+			// Connections stay where the hash of their ends has led them as long as the backends do not
+			// change.
 			if e.State && !p.remembered && k.Name != "balance" {
 				t.Error("is said to have state, and the order of frames made no difference")
 			}
@@ -184,7 +185,7 @@ func TestEffects(t *testing.T) {
 	}
 }
 
-// proof of what a kind is said to do.
+// proof tests the declared effects of a kind.
 type proof struct {
 	k graph.Kind
 	effect.Effects
@@ -193,7 +194,7 @@ type proof struct {
 	remembered        bool
 }
 
-// step is a frame that comes in, and what came of it.
+// step is a frame that comes in, and its result.
 type step struct {
 	side  int
 	frame []byte
@@ -203,7 +204,7 @@ type step struct {
 
 var ports = [2]string{"a", "b"}
 
-// through is the frame that came out at the other port, when that is all.
+// through is the frame that came out at the other port; nil if anything else came out or was dropped.
 func (s *step) through() []byte {
 	if far := s.Out[ports[1-s.side]]; len(far) == 1 && len(s.Out[ports[s.side]]) == 0 && len(s.Dropped) == 0 {
 		return far[0].Bytes
@@ -211,12 +212,12 @@ func (s *step) through() []byte {
 	return nil
 }
 
-// fate is where frames went.
+// fate is how many frames went where.
 func (s *step) fate() string {
 	return fmt.Sprintf("%d to a, %d to b, %d dropped, %d punted", len(s.Out["a"]), len(s.Out["b"]), len(s.Dropped), len(s.Punted))
 }
 
-// play pushes what next makes until it makes no more.
+// play pushes the frames that next makes until next makes none.
 func (p *proof) play(t *testing.T, args graph.Args, next func(past []step) (step, bool)) (all []step) {
 	x := graphtest.New(t, p.k, args)
 	for {
@@ -237,7 +238,7 @@ func (p *proof) play(t *testing.T, args graph.Args, next func(past []step) (step
 	}
 }
 
-// again plays the frames of all once more, as change makes them.
+// again plays the frames of all once more, each changed by change.
 func (p *proof) again(t *testing.T, args graph.Args, all []step, change func([]byte) []byte) []step {
 	return p.play(t, args, func(past []step) (step, bool) {
 		if len(past) == len(all) {
@@ -309,8 +310,7 @@ func (p *proof) run(t *testing.T, args graph.Args) {
 	}
 }
 
-// look proves what one frame can: that nothing was written, dropped or answered
-// that is not said.
+// look checks what one frame can show: that the function did not write, drop or answer without declaring it.
 func (p *proof) look(t *testing.T, i int, s *step) {
 	if len(s.Dropped) > 0 {
 		if p.dropped = true; !p.Drops {
@@ -348,8 +348,8 @@ func (p *proof) look(t *testing.T, i int, s *step) {
 	}
 }
 
-// same proves that a frame went the same way, and got the same bytes, although what
-// is not read was another.
+// same checks that two frames that differ only in fields that are not read went the same way and got the same
+// bytes.
 func (p *proof) same(t *testing.T, i int, x, y *step) {
 	if x.fate() != y.fate() {
 		t.Errorf("frame %d: %s; with other bytes where it does not read: %s\n%x\n%x", i, x.fate(), y.fate(), x.frame, y.frame)
@@ -368,7 +368,7 @@ func (p *proof) same(t *testing.T, i int, x, y *step) {
 	}
 }
 
-// fieldsOf are the fields of the bytes of a well-formed frame; 0: derived.
+// fieldsOf is the field of each byte of a well-formed frame; 0: the byte is derived from others.
 func fieldsOf(b []byte) []effect.Field {
 	of := make([]effect.Field, len(b))
 	set := func(from, to int, f effect.Field) {
@@ -462,7 +462,7 @@ func echo(typ, proto uint8) bool {
 	return typ == hdr.ICMPv6Echo || typ == hdr.ICMPv6EchoReply
 }
 
-// inner are the fields of a frame in a tunnel, or of an IP datagram.
+// inner is the field of each byte of a frame in a tunnel, or of an IP datagram.
 func inner(b []byte, next uint8) []effect.Field {
 	of := fieldsOf(framed(b, next))[len(framed(nil, next)):]
 	for i, f := range of {
@@ -484,13 +484,13 @@ func framed(b []byte, next uint8) []byte {
 	return b
 }
 
-// nshOf is where an NSH ends, and what follows.
+// nshOf is where an NSH ends, and the protocol behind it.
 func nshOf(b []byte, l *hdr.Layers) (at int, next uint8) {
 	h := hdr.NSH(b[l.Net:])
 	return l.Net + h.HeaderLen(), h.NextProtocol()
 }
 
-// seal brings what is derived in a frame into line with the rest: checksums, ICRC.
+// seal computes the derived fields of a frame from the rest: checksums, ICRC.
 func seal(b []byte) {
 	var l hdr.Layers
 	if !hdr.Walk(b, &l) {
@@ -550,10 +550,10 @@ func seal(b []byte) {
 	binary.BigEndian.PutUint16(p[at:], sum)
 }
 
-// maker makes frames.
+// maker makes random frames.
 type maker struct {
 	*rand.Rand
-	devices bool // half of them are Clio's, some damaged
+	devices bool // half of the frames are for Clio's devices, and some of these are damaged
 	id      *uint16
 }
 
@@ -567,10 +567,10 @@ func (m maker) bytes(n int) []byte {
 	return b
 }
 
-// change is b with other bytes in fields, and checksums that hold.
+// change returns b with other bytes in the fields, and correct checksums.
 func (m maker) change(b []byte, fields effect.Field) []byte {
 	out := slices.Clone(b)
-	fields &= effect.Field(m.Uint32() | m.Uint32()) // some of them
+	fields &= effect.Field(m.Uint32() | m.Uint32()) // a random part of them
 	density := 1 + m.IntN(8)
 	if fields&effect.Length != 0 {
 		out = m.longer(out)
@@ -584,7 +584,7 @@ func (m maker) change(b []byte, fields effect.Field) []byte {
 	return out
 }
 
-// longer is b with more payload and more padding.
+// longer returns b with more payload and more padding.
 func (m maker) longer(b []byte) []byte {
 	var l hdr.Layers
 	if hdr.Walk(b, &l) && l.L4 > 0 && !l.Fragment && (l.Proto == hdr.ProtoTCP || l.Proto == hdr.ProtoUDP) && fieldsOf(b)[l.L4] == effect.Ports {
@@ -604,7 +604,7 @@ func (m maker) longer(b []byte) []byte {
 	return append(b, m.bytes(m.IntN(8))...)
 }
 
-// frame is one that comes in at a side.
+// frame makes a frame that comes in at a side.
 func (m maker) frame(side int) []byte {
 	if m.devices && m.IntN(2) == 0 {
 		return m.clio()
@@ -660,7 +660,7 @@ func (m maker) ethernet(etherType uint16, p []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(b, etherType), p...)
 }
 
-// datagram is an IP datagram, perhaps with another frame in a tunnel inside.
+// datagram makes an IP datagram, sometimes with a tunnel that has another frame inside.
 func (m maker) datagram(side, depth int, v6 bool) ([]byte, bool) {
 	inside := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
 	outside := []string{"203.0.113.1", "203.0.113.2", "10.0.0.100", "10.0.1.1"}
@@ -678,7 +678,7 @@ func (m maker) datagram(side, depth int, v6 bool) ([]byte, bool) {
 	return m.ip(netip.MustParseAddr(src), netip.MustParseAddr(dst), proto, p), v6
 }
 
-// ip is a datagram, now and then with options, or a fragment.
+// ip makes a datagram, sometimes with options or as a fragment.
 func (m maker) ip(src, dst netip.Addr, proto uint8, p []byte) []byte {
 	sort := m.IntN(12)
 	if src.Is6() {
@@ -708,7 +708,7 @@ func (m maker) ip(src, dst netip.Addr, proto uint8, p []byte) []byte {
 	return append(h, p...)
 }
 
-// transport is what is above IP, without its checksum.
+// transport makes what is above IP, without its checksum.
 func (m maker) transport(side, depth int, v6 bool) (proto uint8, p []byte) {
 	from, to := uint16(1000+m.IntN(4)), pick[uint16](m, 80, 80, 443, 53)
 	if side == 1 && m.IntN(2) == 0 {
@@ -753,7 +753,7 @@ func (m maker) transport(side, depth int, v6 bool) (proto uint8, p []byte) {
 	return uint8(icmp), p
 }
 
-// clio is a request to one of Clio's devices, by its transport or without.
+// clio makes a request to one of Clio's devices, with or without its transport.
 func (m maker) clio() []byte {
 	value, typ := m.bytes(m.IntN(20)), pick[uint8](m, 0, 0, clio.DATA, clio.DATA, clio.ACK, clio.NACK)
 	op := pick(m, clio.Read, clio.Read, clio.Update, clio.Create, clio.Delete, clio.OpenSession)
@@ -790,7 +790,7 @@ func (m maker) clio() []byte {
 	return b
 }
 
-// response is what a frame is answered with: by its other end, or by an ICMP error.
+// response is the answer to a frame: from the frame's other end, or an ICMP error.
 func (m maker) response(b []byte) []byte {
 	var l hdr.Layers
 	if !hdr.Walk(b, &l) || l.L3 == 0 || l.L4 == 0 || l.Fragment {

@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// described is what users read of commands and functions: documents by file, and the texts of kinds.
+// described returns the texts that users read: documents by file, and the texts of kinds.
 func described(t *testing.T) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)
@@ -31,8 +31,8 @@ func described(t *testing.T) map[string]string {
 	return texts
 }
 
-// TestExamples: the functions of the README and of the kinds' descriptions are taken
-// as they are written there, in command lines and in specs.
+// TestExamples: the functions of the README and of the kinds' descriptions are accepted as they are written
+// there, in command lines and in specs.
 func TestExamples(t *testing.T) {
 	texts := described(t)
 	var lines, specs int
@@ -89,7 +89,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// oneTask is a task as a flag --nf has it.
+// oneTask is a task in the form of a --nf flag.
 func oneTask(s graph.InsideSpec) string {
 	text := s.Kind
 	for name, value := range s.Args {
@@ -98,8 +98,7 @@ func oneTask(s graph.InsideSpec) string {
 	return text
 }
 
-// specsIn are the specs of a text: what follows on a line "ports:" or "apps:", as far as it
-// is not less indented, or a fence.
+// specsIn returns the specs of a text: the lines from "ports:" or "apps:" to a less indented line or a fence.
 func specsIn(text string) (specs []string) {
 	var spec []string
 	indent := 0

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestHelpWidth: what is said about commands fits a terminal; what is indented may be
-// copied into a file, and stays on its line.
+// TestHelpWidth: the text of commands fits a terminal. Indented lines may be copied into a file, and stay on
+// one line.
 func TestHelpWidth(t *testing.T) {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// latencies are what --latency chooses from, the default first.
+// latencies are the values of --latency, the default first.
 var latencies = []string{"normal", "low", "poll"}
 
 func latencyNames() []string { return latencies }
@@ -21,7 +21,8 @@ func checkLatency(name string) error {
 	return fmt.Errorf("--latency %s: want %s, %s or %s", name, latencies[1], latencies[2], latencies[0])
 }
 
-// checkPoll refuses workers that never sleep if no processor would be left for anything else.
+// checkPoll refuses --latency poll if the workers, which then never sleep, would leave no processor to
+// anything else.
 func (r *running) checkPoll() error {
 	if r.latency != latencies[2] {
 		return nil
@@ -32,14 +33,14 @@ func (r *running) checkPoll() error {
 	return roomToPoll(r.inst.Workers(), min(runtime.NumCPU(), runtime.GOMAXPROCS(0)), r.cpus)
 }
 
-// roomToPoll is an error if so many workers that never sleep would take all processors that the process may use,
-// or if two are pinned to the same processor.
+// roomToPoll returns an error if workers that never sleep would take all processors that the process may use,
+// or if two of them are pinned to the same processor.
 func roomToPoll(workers, processors int, cpus []int) error {
 	if workers >= processors {
 		return fmt.Errorf("--latency poll: %d workers that never sleep take %d processors, and this process may have %d: leave one to the rest (queues=)", workers, workers, processors)
 	}
-	shared := map[int]int{} // by processor, the worker there
-	for w := range workers {
+	shared := map[int]int{}  // by processor, the worker there
+	for w := range workers { // worker by processor
 		if len(cpus) == 0 {
 			break
 		}
@@ -52,10 +53,10 @@ func roomToPoll(workers, processors int, cpus []int) error {
 	return nil
 }
 
-// stayAwake keeps idle processors of the machine from sleeping deeply: a worker that has slept would wait until its
-// processor has woken. It holds until the file is closed, at the latest at the end of the process.
+// stayAwake keeps idle processors of the machine out of deep sleep, because a frame would wait until its
+// worker's processor has woken. The effect ends when the file is closed, at the latest with the process.
 func stayAwake() (*os.File, error) {
-	const path = "/dev/cpu_dma_latency" // PM QoS: a signed number of 32 bits, microseconds, in the machine's order
+	const path = "/dev/cpu_dma_latency" // PM QoS: a signed 32-bit number of microseconds, in host byte order
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func stayAwake() (*os.File, error) {
 	return f, nil
 }
 
-// quicken does what --latency asks for, as far as the process may, and notes what it did in latencyNote.
+// quicken does what --latency asks for, as far as the process may, and describes it in latencyNote.
 func (r *running) quicken() {
 	switch r.latency {
 	case latencies[0]:

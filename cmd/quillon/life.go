@@ -18,15 +18,16 @@ import (
 const (
 	startLimit = time.Minute      // from the start until the process runs
 	stopLimit  = 20 * time.Second // from the order to stop until the process has ended
-	// At a stop a worker is stuck if its thread has computed or slept for the first time without a breath, or has
-	// not answered within the second: much more than a breath takes on a busy machine.
+	// When the process stops, a worker counts as stuck if its thread has computed or slept for breathLimit
+	// without a breath, or if the worker has not answered within breathWithin. Both are much more than a
+	// breath takes on a busy machine.
 	breathLimit  = 2 * time.Second
 	breathWithin = 8 * time.Second
-	lastWord     = time.Second // for the last message, whose reader may be stuck
+	lastWord     = time.Second // for the last log message, because the reader of the log may be stuck
 )
 
-// life is the life of an instance's process, from its start to its end. An order to stop counts at every
-// moment, and a step that takes too long ends the process as a crash does.
+// life is the life of an instance's process, from start to end. An order to stop is obeyed at every moment. A
+// step that takes too long ends the process as a crash would.
 type life struct {
 	orders   *orders
 	log      *slog.Logger
@@ -40,7 +41,8 @@ type life struct {
 	stop     atomic.Pointer[time.Timer]
 }
 
-// begin takes the first order to stop from orders. A second one stays there, for steps that can be cut short.
+// begin takes the first order to stop from orders. A second one stays in the channel, for steps that can be
+// cut short.
 func begin(orders *orders, log *slog.Logger) *life {
 	l := &life{orders: orders, log: log, exit: os.Exit, stopping: make(chan struct{}), over: make(chan struct{})}
 	l.at("starting")
@@ -55,8 +57,8 @@ func begin(orders *orders, log *slog.Logger) *life {
 	return l
 }
 
-// undisturbed makes orders to stop wait until done is called, so that a change of interfaces is not left half done. It
-// bounds the time as a start or a stop does.
+// undisturbed delays orders to stop until done is called, so that a change of interfaces is completed. The
+// time limits of a start and of a stop hold.
 func undisturbed(cmd *cobra.Command, what string) (done func()) {
 	o := takeOrders()
 	l := begin(o, forPeople(cmd.ErrOrStderr()))
@@ -67,10 +69,10 @@ func undisturbed(cmd *cobra.Command, what string) (done func()) {
 	}
 }
 
-// at notes the present step, for the message when it takes too long.
+// at notes the present step, for the message if the step takes too long.
 func (l *life) at(what string) { l.doing.Store(&what) }
 
-// end is the order to stop.
+// end gives the order to stop, and starts the time limit of the stop.
 func (l *life) end() {
 	l.once.Do(func() {
 		l.start.Stop()
@@ -79,7 +81,7 @@ func (l *life) end() {
 	})
 }
 
-// ordered reports whether there was an order to stop.
+// ordered reports whether the process was ordered to stop.
 func (l *life) ordered() bool {
 	select {
 	case <-l.stopping:
@@ -96,10 +98,10 @@ func (l *life) ordered() bool {
 	return true
 }
 
-// runs ends the start.
+// runs ends the time limit of the start.
 func (l *life) runs() { l.start.Stop() }
 
-// done ends all bounds.
+// done ends all time limits.
 func (l *life) done() {
 	l.start.Stop()
 	if t := l.stop.Load(); t != nil {
@@ -119,7 +121,7 @@ func (l *life) late(limit time.Duration) {
 	l.crash(why)
 }
 
-// crash ends the process at once, without undoing anything: the kernel closes its sockets.
+// crash ends the process at once and undoes nothing; the kernel closes its sockets.
 func (l *life) crash(why string) {
 	logged := make(chan struct{})
 	go func() {

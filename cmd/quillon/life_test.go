@@ -19,11 +19,11 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// TestLife: the first order to stop is heard, the second is left to who can hurry, and what takes too long ends
-// the process and is named, even where nobody reads what it says.
+// TestLife: the process takes the first order to stop itself, and leaves the second to code that can hurry. A
+// step that takes too long ends the process and is named, even where the log is not read.
 func TestLife(t *testing.T) {
 	o := &orders{make(chan os.Signal, 1), make(chan os.Signal, 1)}
-	r, w := io.Pipe() // nobody reads
+	r, w := io.Pipe() // the log is not read
 	defer r.Close()
 	l := begin(o, forPeople(w))
 	code := make(chan int, 1)
@@ -33,7 +33,7 @@ func TestLife(t *testing.T) {
 	}
 	o.stop <- unix.SIGTERM
 	<-l.stopping
-	l.end() // also by the socket
+	l.end() // an order by the socket changes nothing
 	if !l.ordered() {
 		t.Error("it was told to stop")
 	}
@@ -67,8 +67,8 @@ func TestLife(t *testing.T) {
 	l.done()
 }
 
-// TestNotifier: a service manager is told over its socket, wherever that is, and one that does not listen is not
-// waited for.
+// TestNotifier: the process tells a service manager over its socket, wherever the socket is, and does not
+// wait for a manager that does not read.
 func TestNotifier(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	for _, name := range []string{path, "@quillon-test-" + filepath.Base(t.TempDir()) + fmt.Sprint(os.Getpid())} {
@@ -85,7 +85,7 @@ func TestNotifier(t *testing.T) {
 		if err != nil || string(p[:k]) != "READY=1" || !n.there() || n.watchdog != 1500*time.Millisecond {
 			t.Errorf("%q, %v; watchdog %v", p[:k], err, n.watchdog)
 		}
-		for range 10_000 { // more than its socket holds
+		for range 10_000 { // more than the socket holds
 			n.send("WATCHDOG=1")
 		}
 		n.close()
@@ -102,7 +102,7 @@ func TestNotifier(t *testing.T) {
 	for _, w := range []map[string]string{{"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "-1"}, {"WATCHDOG_USEC": "99999999999999999"}, {"WATCHDOG_USEC": "5000000", "WATCHDOG_PID": "1"}} {
 		w["NOTIFY_SOCKET"] = path
 		n := newNotifier(func(key string) string { return w[key] })
-		n.send("READY=1") // nobody listens any more
+		n.send("READY=1") // the socket has no reader any more
 		if n.watchdog != 0 {
 			t.Errorf("%v: %v", w, n.watchdog)
 		}
@@ -110,7 +110,7 @@ func TestNotifier(t *testing.T) {
 	}
 }
 
-// TestWatchLimit: a service manager hears nothing more in time to end the process itself.
+// TestWatchLimit: the process ends itself before the service manager would end it.
 func TestWatchLimit(t *testing.T) {
 	for _, c := range []struct{ flag, manager, want time.Duration }{
 		{10 * time.Second, 0, 10 * time.Second}, {0, 0, 0}, {0, 6 * time.Second, 3 * time.Second},
@@ -123,7 +123,7 @@ func TestWatchLimit(t *testing.T) {
 	}
 }
 
-// TestCapNames: each name is where the kernel has it.
+// TestCapNames: each name is at the number that the kernel gives it.
 func TestCapNames(t *testing.T) {
 	for name, n := range map[string]int{"chown": unix.CAP_CHOWN, "net_admin": unix.CAP_NET_ADMIN, "net_raw": unix.CAP_NET_RAW,
 		"sys_module": unix.CAP_SYS_MODULE, "sys_ptrace": unix.CAP_SYS_PTRACE, "sys_admin": unix.CAP_SYS_ADMIN, "sys_nice": unix.CAP_SYS_NICE,
@@ -138,7 +138,7 @@ func TestCapNames(t *testing.T) {
 	}
 }
 
-// TestRootFlags: what a flag cannot do is said before anything is touched.
+// TestRootFlags: flags that cannot work are refused before the process changes anything.
 func TestRootFlags(t *testing.T) {
 	alone := graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": "eth0"}}
 	left := graph.PortSpec{Kind: open.AFXDP, Args: graph.Args{"dev": "eth0", "offloads": "leave"}}
@@ -146,7 +146,7 @@ func TestRootFlags(t *testing.T) {
 	for _, c := range []struct {
 		f    rootFlags
 		p    graph.PortSpec
-		want string // "": nothing is wrong
+		want string // "": the flags are accepted
 	}{
 		{rootFlags{}, alone, ""}, {rootFlags{keep: true}, alone, ""}, {rootFlags{user: "nobody"}, pair, ""}, {rootFlags{user: "nobody"}, left, ""},
 		{rootFlags{user: "nobody"}, alone, "on record in a file of root"}, {rootFlags{user: "root"}, pair, "it is root"},

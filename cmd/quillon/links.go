@@ -9,15 +9,16 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 )
 
-// tellLinks is a function that tells an instance, and the P4 programs in it, the ports whose links are up or down. It does not wait for them:
-// a worker may be stuck. Programs are told again and again, since an app may have been built anew.
+// tellLinks returns a function that tells an instance, and the P4 programs in it, which ports' links are up
+// or down. The function does not wait for workers, because one may be stuck. Programs are told every time,
+// because an app may have been built anew.
 func tellLinks(ctx context.Context, inst *graph.Instance) func(up map[string]bool) {
 	news := make(chan map[string]bool, 1)
 	go func() {
 		for {
 			select {
 			case up := <-news:
-				_ = inst.LeadLinks() // an error: it is closed
+				_ = inst.LeadLinks() // an error means that the instance is closed
 				tellPrograms(inst, up)
 			case <-ctx.Done():
 				return
@@ -27,7 +28,7 @@ func tellLinks(ctx context.Context, inst *graph.Instance) func(up map[string]boo
 	return func(up map[string]bool) {
 		inst.SetLinks(up)
 		select {
-		case <-news: // older
+		case <-news: // replaces news that was not read yet
 		default:
 		}
 		news <- up
@@ -36,7 +37,7 @@ func tellLinks(ctx context.Context, inst *graph.Instance) func(up map[string]boo
 
 var p4Kind = p4.Kind().Name
 
-// tellPrograms tells each app of kind p4 which of its numbered ports lead to ports without a link.
+// tellPrograms tells each app of kind p4 which of its numbered outputs lead to ports whose link is down.
 func tellPrograms(inst *graph.Instance, up map[string]bool) {
 	spec := inst.Spec()
 	for name, app := range spec.Apps {
@@ -57,6 +58,6 @@ func tellPrograms(inst *graph.Instance, up map[string]bool) {
 			if x, ok := a.(*p4.App); ok {
 				x.SetLinks(down)
 			}
-		}) // it may just have been taken out
+		}) // an error means that the app was just taken out
 	}
 }

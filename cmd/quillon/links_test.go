@@ -15,7 +15,8 @@ import (
 	"github.com/quillon/quillon/nf/port/mem"
 )
 
-// A port without a link is shown, and told to the P4 program whose port it is, also when the app has been built anew.
+// A port without a link is shown as such, and the P4 program that has the port is told, also after the app
+// was built anew.
 func TestLinksAreTold(t *testing.T) {
 	program, err := filepath.Abs("../../p4src/ipv4_router.json")
 	if err != nil {
@@ -73,7 +74,7 @@ func TestLinksAreTold(t *testing.T) {
 	}
 }
 
-// Many inputs that are numbers are described by the first and the last.
+// Many inputs whose names are numbers are shown by the first and the last.
 func TestGates(t *testing.T) {
 	for want, names := range map[string]string{"a b": "a b", "0 to 3 cpu": "0 1 2 3 cpu", "0 1 3 to 5": "0 1 3 4 5", "in 07 8": "in 07 8"} {
 		if got := gates(strings.Fields(names)); got != want {

@@ -20,10 +20,10 @@ import (
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
-// listWithin is how long quillon list waits for what one instance says of itself.
+// listWithin is how long quillon list waits for each answer of an instance.
 const listWithin = 2 * time.Second
 
-// listedInstance is an instance in quillon list.
+// listedInstance is an instance as quillon list shows it.
 type listedInstance struct {
 	Name      string    `json:"name"`
 	State     string    `json:"state"` // runs, starting, or silent: it does not answer
@@ -31,18 +31,18 @@ type listedInstance struct {
 	Version   string    `json:"version,omitempty"`
 	Since     time.Time `json:"since,omitzero"`
 	Namespace string    `json:"network_namespace,omitempty"`
-	// Elsewhere: its interfaces are in another network namespace than this command.
+	// Elsewhere: the instance is in another network namespace than this command.
 	Elsewhere  bool     `json:"elsewhere,omitempty"`
 	Interfaces []string `json:"interfaces"`
-	Apps       []string `json:"apps"` // by name, in the order of their names
+	Apps       []string `json:"apps"` // names of the apps, sorted
 	Troubles   []string `json:"troubles"`
 }
 
-// leftover is an XDP program or a splice of quillon that no instance is at.
+// leftover is an XDP program or a splice of quillon at whose interfaces no instance runs.
 type leftover struct {
 	Interfaces []string `json:"interfaces"`
 	What       string   `json:"what"`
-	Undo       string   `json:"undo"` // the command that takes it away
+	Undo       string   `json:"undo"` // the command that removes it
 }
 
 // listing is what quillon list prints.
@@ -88,7 +88,7 @@ func takeStock() (l listing, err error) {
 	}
 	l.Instances, l.Left = []listedInstance{}, []leftover{}
 	found := instances()
-	taken := map[string]bool{} // interfaces of this namespace that an instance is at, or may be
+	taken := map[string]bool{} // interfaces of this namespace at which an instance runs
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		x := ask(name, found[name])
 		x.Elsewhere = x.Namespace != "" && x.Namespace != here
@@ -118,7 +118,7 @@ func takeStock() (l listing, err error) {
 	return l, nil
 }
 
-// ask has an instance tell of itself.
+// ask asks an instance about itself, and closes c.
 func ask(name string, c *admin.Client) listedInstance {
 	defer c.Close()
 	c.Within = listWithin
@@ -150,7 +150,7 @@ func ask(name string, c *admin.Client) listedInstance {
 	return x
 }
 
-// left notes the programs and splices that are at no interface of taken.
+// left adds the programs and splices at whose interfaces no instance runs.
 func (l *listing) left(taken map[string]bool, at []afxdp.Attachment, splices []*bridge.Splice) {
 	spliced := map[string]bool{}
 	for _, s := range splices {
@@ -172,7 +172,7 @@ func (l *listing) left(taken map[string]bool, at []afxdp.Attachment, splices []*
 	}
 }
 
-// text is for people.
+// text prints the listing for people.
 func (l *listing) text(w io.Writer) {
 	if len(l.Instances) == 0 {
 		fmt.Fprintln(w, "no instance of this user runs; start one with quillon run")

@@ -8,14 +8,20 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/arbiter/client"
 	"github.com/quillon/quillon/nf/arbiter/message"
+	"github.com/quillon/quillon/nf/clock"
 )
 
 // parseWord reads [SPACE/]ADDRESS[/QP].
@@ -58,7 +64,9 @@ func newLockCmd() *cobra.Command {
 gives them back. A word is [SPACE/]ADDRESS[/QP]: an address in a space, both numbers of
 yours; with a fence, the space is the memory server's IPv4 address, and QP the server's
 queue pair by which the word is changed. The command finds the fencing token in
-QUILLON_TOKEN. It is killed when the lease is lost.
+QUILLON_TOKEN. When the lease is lost, it is killed, and all that it has started. When
+quillon lock is stopped, the command gets SIGTERM, and 5 s later SIGKILL; then the words
+are given back.
 
 Without a command the token is printed: it was free, and is free again.`,
 		Example: "  quillon lock --arbiter 10.0.0.9 --wait 10s 0x1000 0x1008 -- ./job",
@@ -103,17 +111,21 @@ Without a command the token is printed: it was free, and is free again.`,
 	return cmd
 }
 
-// holdLocks has a command run while words are held.
+// holdLocks acquires the words, runs the command, and releases the words. Without a command it only prints
+// the token.
 func holdLocks(cmd *cobra.Command, at netip.AddrPort, cfg client.Config, wait time.Duration, words []message.Word, command []string) error {
+	asked, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	cmd.SetContext(asked)
 	c, err := client.Dial(at, cfg)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	// An arbiter that has lost its state grants nothing for the longest lease.
-	ctx, stop := context.WithTimeout(cmd.Context(), wait+cfg.Lease+5*time.Second)
+	ctx, cancel := context.WithTimeout(cmd.Context(), wait+cfg.Lease+5*time.Second)
 	g, err := c.Acquire(ctx, wait, words...)
-	stop()
+	cancel()
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("arbiter %v: no answer, or it grants nothing yet", at)
 	}
@@ -125,33 +137,116 @@ func holdLocks(cmd *cobra.Command, at netip.AddrPort, cfg client.Config, wait ti
 	} else {
 		err = underLock(cmd, g, command)
 	}
-	ctx, stop = context.WithTimeout(context.WithoutCancel(cmd.Context()), cfg.Lease)
-	defer stop()
+	if errors.Is(err, errLeft) || errors.Is(err, errLeaseLost) {
+		return err
+	}
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(cmd.Context()), cfg.Lease)
+	defer cancel()
 	return errors.Join(err, c.Release(ctx, g))
 }
 
-// underLock runs a command, and kills it when the lease is lost.
+// stopPatience is how long a command that is asked to end may take.
+const stopPatience = 5 * time.Second
+
+// underLock runs a command. When the lease is lost, it kills the command and all that the command has started. When the user ends
+// quillon lock, the command is asked to end, and what is left of it after stopPatience is killed.
 func underLock(cmd *cobra.Command, g *client.Grant, command []string) error {
-	ctx, lost := context.WithCancel(cmd.Context())
-	defer lost()
+	// What the command leaves to itself becomes a child of this process, so that it is found.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set the child subreaper: %w", err)
+	}
+	runtime.LockOSThread() // Pdeathsig is about the thread
+	defer runtime.UnlockOSThread()
+	ctx, end := context.WithCancelCause(cmd.Context())
+	ended := make(chan struct{})
+	defer close(ended)
+	x := exec.CommandContext(ctx, command[0], command[1:]...)
+	x.Stdin, x.Stdout, x.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	x.Env = append(os.Environ(), "QUILLON_TOKEN="+strconv.FormatUint(g.Token, 10))
+	x.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	x.WaitDelay = stopPatience
+	x.Cancel = func() error {
+		if context.Cause(ctx) == errLeaseLost {
+			return killBelow()
+		}
+		return x.Process.Signal(syscall.SIGTERM)
+	}
 	go func() {
 		t := time.NewTicker(10 * time.Millisecond)
 		defer t.Stop()
 		for g.Holds() {
 			select {
 			case <-t.C:
-			case <-ctx.Done():
+			case <-ended:
 				return
 			}
 		}
-		lost()
+		if end(errLeaseLost); context.Cause(ctx) != errLeaseLost {
+			_ = killBelow() // the command is being asked to end
+		}
 	}()
-	x := exec.CommandContext(ctx, command[0], command[1:]...)
-	x.Stdin, x.Stdout, x.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-	x.Env = append(os.Environ(), "QUILLON_TOKEN="+strconv.FormatUint(g.Token, 10))
 	err := x.Run()
-	if ctx.Err() != nil && cmd.Context().Err() == nil {
-		return errors.New("the lease is lost: the command was killed")
+	if ctx.Err() == nil {
+		return err // what the command has left running stays
 	}
-	return err
+	if e := killBelow(); e != nil {
+		return e
+	}
+	if !g.Holds() {
+		return errLeaseLost
+	}
+	return errStopped
+}
+
+var (
+	errLeaseLost = errors.New("the lease is lost: the command was killed")
+	errStopped   = errors.New("stopped: the command was ended")
+	errLeft      = errors.New("the command, or what it has started, does not end: its words are free when the lease ends")
+)
+
+// killBelow kills all processes below this one, and returns when none runs. After a second it gives up: such a process
+// waits for a device.
+func killBelow() error {
+	clk := clock.NewWall()
+	for until := clk.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		all := below(os.Getpid())
+		if len(all) == 0 {
+			return nil
+		}
+		if clk.Now() > until {
+			return errLeft
+		}
+		for _, pid := range all {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+// below returns the processes below process root that run.
+func below(root int) (all []int) {
+	children := map[int][]int{}
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // it has ended
+		}
+		// proc(5): pid (command) state parent ...; the command may have any characters.
+		s := string(b)
+		var state string
+		var pid, parent int
+		if _, err := fmt.Sscanf(s[:strings.IndexByte(s+" ", ' ')]+s[strings.LastIndexByte(s, ')')+1:], "%d %s %d", &pid, &state, &parent); err == nil && state != "X" {
+			if state == "Z" {
+				pid = -pid // its children have other parents by now
+			}
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	for next := children[root]; len(next) > 0; next = next[1:] {
+		if next[0] > 0 {
+			all = append(all, next[0])
+			next = append(next, children[next[0]]...)
+		}
+	}
+	return all
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// logFlags say what a process that stays tells on stderr while it runs.
+// logFlags say what a process logs to stderr while it runs, and in which format.
 type logFlags struct{ level, format string }
 
 var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
@@ -27,7 +27,7 @@ func (f *logFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("log-format", completion(formats))
 }
 
-// logger writes to w, in the name of an instance.
+// logger returns a logger that writes to w; JSON lines carry the name of the instance.
 func (f *logFlags) logger(w io.Writer, instance string) (*slog.Logger, error) {
 	level, ok := logLevels[f.level]
 	if !ok {
@@ -42,10 +42,11 @@ func (f *logFlags) logger(w io.Writer, instance string) (*slog.Logger, error) {
 	return nil, fmt.Errorf("--log-format %s: want text or json", f.format)
 }
 
-// forPeople writes all to w.
+// forPeople returns a logger that writes messages of all levels to w as text.
 func forPeople(w io.Writer) *slog.Logger { return slog.New(&lines{w: w}) }
 
-// lines are messages as commands print them: attributes are in their text, and a time where it was measured before it is told (at).
+// lines writes messages as commands print them. It leaves out attributes, because the text has their values.
+// It prints the time of an event that was seen before it is logged (at).
 type lines struct {
 	mu    sync.Mutex
 	w     io.Writer
@@ -72,5 +73,5 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
-// at is when something was seen.
+// at is the time at which an event was seen.
 func at(t clock.Time) slog.Attr { return slog.String("at", stamp(t)) }

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestLog: lines are as people know them, a line of JSON has instance, level and attributes, and what is below the level is not told.
+// TestLog: text lines have the usual form, a JSON line has instance, level and attributes, and lines below
+// the level are not written.
 func TestLog(t *testing.T) {
 	var w bytes.Buffer
 	log, err := (&logFlags{"info", "text"}).logger(&w, "box")
@@ -38,7 +39,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// TestLogOfRun: what happens while an instance runs is told in lines of JSON, and nothing else on stderr.
+// TestLogOfRun: events of a running instance are JSON lines, and stderr has nothing else.
 func TestLogOfRun(t *testing.T) {
 	if exec.Command("unshare", "-n", "true").Run() != nil {
 		t.Skip("needs root to make network namespaces")

@@ -7,14 +7,15 @@ import (
 	"testing"
 )
 
-// TestFramesAreLookedAt: what no app wants crosses in the kernel. A tap and a trace see it all the same, as long as
-// they look, and afterwards it crosses in the kernel again; no frame is lost meanwhile.
+// TestFramesAreLookedAt: frames that no app wants cross in the kernel. A tap and a trace see them all the
+// same while they look, and afterwards the frames cross in the kernel again. No frame is lost meanwhile.
 func TestFramesAreLookedAt(t *testing.T) {
 	if exec.Command("unshare", "-n", "true").Run() != nil {
 		t.Skip("needs root to make network namespaces")
 	}
-	// IPv6 is off: its multicast reports have an extension header (RFC 3810), behind which the kernel does not look for RoCE,
-	// so they come to the process, and the hosts send them some time after their interfaces went up.
+	// IPv6 is off: the hosts send multicast reports some time after their interfaces went up. These have an
+	// extension header (RFC 3810), behind which the kernel does not look for RoCE, so they come to the
+	// process.
 	const look = `
 for host in a b; do $host sh -c 'echo 1 >/proc/sys/net/ipv6/conf/eth0/disable_ipv6'; done
 # ports FIELD: its sum over both ports.

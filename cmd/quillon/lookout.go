@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -20,28 +22,32 @@ import (
 )
 
 const (
-	// lookEvery is how often ports are looked at.
+	// lookEvery is the interval at which ports are looked at.
 	lookEvery = 250 * time.Millisecond
-	// lookWaits is how long a worker may wait for a processor between two looks: after that time frames
-	// pass in the kernel. The kernel counts a wait when it has ended.
+	// lookWaits is how long a worker may wait for a processor between two looks: after that time frames cross
+	// in the kernel. The kernel counts a wait only when it has ended.
 	lookWaits = afxdp.DefaultStale
-	// lookQuiet is how long no frame must have been missed before the lookout prints that frames are taken again. So there is
-	// at most one line in that time.
+	// lookQuiet is how long no frame must have been missed before the lookout prints that frames are taken
+	// again. It bounds the output to one line in that time.
 	lookQuiet = 2 * time.Second
-	// lookBare is how long an interface may be without its XDP program: while a port is taken out, its program goes first.
+	// lookBare is how long an interface may be without its XDP program: when a port is taken out of the
+	// graph, its program is detached first.
 	lookBare = time.Second
 )
 
-// lookout prints, once each, that frames which apps want passed in the kernel, that workers get no
-// processor, that links went down or came up, and that tasks have panicked.
+// lookout prints, once for each case, that frames which apps want crossed in the kernel or were dropped, that
+// workers get no processor, that links went down or came up, that an XDP program was taken away, and that
+// tasks have panicked.
 type lookout struct {
 	log     *slog.Logger
 	faults  []*graph.PanicError
 	ports   map[string]*lookedAt
-	workers map[int]*waiting // by thread
-	up      map[string]bool  // by interface
-	names   map[int]string   // names of interfaces, by their number
-	bare    map[string]*bare // by interface
+	workers map[int]*waiting  // by thread
+	up      map[string]bool   // by interface
+	names   map[int]string    // names of interfaces, by their number
+	bare    map[string]*bare  // by interface
+	unkept  map[string]string // by port, the last error about its settings
+	next    int               // port whose settings are looked at next
 	// replaced reports whether the XDP program of an interface, by its number, is not that of its port.
 	replaced func(dev string, program uint32) bool
 }
@@ -54,26 +60,26 @@ type bare struct {
 	why   string // taken or replaced
 }
 
-// waiting is a worker of a lookout.
+// waiting is what a lookout knows about a worker.
 type waiting struct {
 	worker int
-	last   clock.Duration // how long it had waited for a processor in all, at the last look
-	over   clock.Duration // the same before the first long wait
+	last   clock.Duration // total time for which it had waited for a processor at the last look
+	over   clock.Duration // the same total at the look before the first long wait
 	at     clock.Time     // time of the last look
 	from   clock.Time     // time of the look before the first long wait; 0: there is none
 	seen   clock.Time     // time of the last look with a long wait
 }
 
-// lookedAt is a port of a lookout.
+// lookedAt is what a lookout knows about a port.
 type lookedAt struct {
-	last  port.Stats // all queues
+	last  port.Stats // totals of all queues at the last look
 	since port.Stats // totals before the first missed frame
 	at    clock.Time // time of the last look
 	from  clock.Time // time of the look before the first missed frame; 0: no frame is missed
 	seen  clock.Time // time of the last look with missed frames
 }
 
-// stamp is an absolute time, in UTC.
+// stamp formats an absolute time in UTC.
 func stamp(t clock.Time) string {
 	return time.Unix(0, int64(t)).UTC().Format("2006-01-02T15:04:05.000Z")
 }
@@ -93,7 +99,7 @@ func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
 			all.Add(q)
 		}
 		x := before[p.Name]
-		if x == nil || all.Missed+all.ShutOut < x.last.Missed+x.last.ShutOut { // another port with this name
+		if x == nil || all.Missed+all.ShutOut < x.last.Missed+x.last.ShutOut { // another port took this name
 			x = &lookedAt{last: all, at: now}
 		}
 		l.ports[p.Name] = x
@@ -115,8 +121,8 @@ func (l *lookout) look(now clock.Time, ports []graph.PortInfo) {
 	}
 }
 
-// times compares how long workers have waited for a processor with the last look. A worker that waits is not
-// stuck: a stuck one runs, or sleeps.
+// times compares with the last look how long workers have waited for a processor. A worker that waits for a
+// processor is not stuck: a stuck one runs, or sleeps.
 func (l *lookout) times(now clock.Time, workers []graph.WorkerTimes) {
 	before := l.workers
 	l.workers = make(map[int]*waiting, len(workers))
@@ -144,14 +150,15 @@ func (l *lookout) times(now clock.Time, workers []graph.WorkerTimes) {
 	}
 }
 
-// end prints how many frames were missed.
+// end prints that a port's frames are taken again, and how many were missed.
 func (l *lookout) end(now clock.Time, p graph.PortInfo, x *lookedAt) {
 	l.logPort(slog.LevelInfo, now, p, "frames are taken again; from %s to %s %d crossed unseen, %d were dropped", stamp(x.from), stamp(x.seen),
 		x.last.Missed-x.since.Missed, x.last.ShutOut-x.since.ShutOut)
 	x.from = 0
 }
 
-// link prints when the link of a port's interface has gone down or come up. The port keeps an interface that was renamed.
+// link prints that the link of a port's interface has gone down or come up. A port keeps its interface when
+// that is renamed.
 func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAttrs) {
 	dev, known := l.names[a.Index]
 	if !known {
@@ -205,7 +212,7 @@ func (l *lookout) programs(now clock.Time, ports []graph.PortInfo) {
 			continue
 		}
 		i, err := netlink.LinkByIndex(is.index)
-		if err != nil { // it is gone, which the port says
+		if err != nil { // the interface is gone, which the port reports
 			continue
 		}
 		if l.program(now, dev, i.Attrs()); l.bare[dev] == is {
@@ -215,13 +222,31 @@ func (l *lookout) programs(now clock.Time, ports []graph.PortInfo) {
 	}
 }
 
+// settings has the next port change settings of its interface again that somebody else has set otherwise, and prints these. A
+// look is at one port, as it may have to enter another network namespace.
+func (l *lookout) settings(now clock.Time, ports []graph.PortInfo, keep func(port string) ([]string, error)) {
+	if len(ports) == 0 {
+		return
+	}
+	l.next = (l.next + 1) % len(ports)
+	p := ports[l.next]
+	changed, err := keep(p.Name)
+	if len(changed) > 0 {
+		l.logPort(slog.LevelWarn, now, p, "somebody changed settings without which frames are lost or come in unfinished; changed back until this instance ends: %s", strings.Join(changed, ", "))
+	}
+	if err != nil && !errors.Is(err, unix.ENODEV) && l.unkept[p.Name] != err.Error() {
+		l.unkept[p.Name] = err.Error()
+		l.logPort(slog.LevelWarn, now, p, "whether its interface's settings are as they must be is not known: %v", err)
+	}
+}
+
 // What is said of an interface without its XDP program.
 const (
 	taken    = "its XDP program was taken away: no frame comes to the apps, and all go to the kernel's stack; stop this instance, and run it again"
 	replaced = "its XDP program was replaced by another one: no frame comes to the apps; take that one off, and stop this instance, and run it again"
 )
 
-// links are the ports whose links are known: up or down.
+// links returns, for the ports whose link state is known, whether the link is up.
 func (l *lookout) links(ports []graph.PortInfo) map[string]bool {
 	up := map[string]bool{}
 	for _, p := range ports {
@@ -232,7 +257,7 @@ func (l *lookout) links(ports []graph.PortInfo) map[string]bool {
 	return up
 }
 
-// panics prints apps inside others that have panicked since the last look.
+// panics prints the apps inside others that have panicked since the last look.
 func (l *lookout) panics(now clock.Time, all []*graph.PanicError) {
 	for _, f := range all {
 		if !slices.Contains(l.faults, f) {
@@ -243,7 +268,7 @@ func (l *lookout) panics(now clock.Time, all []*graph.PanicError) {
 	l.faults = all
 }
 
-// troubles are what does not go as it should at the last look, for people.
+// troubles returns, for people, what was wrong at the last look.
 func (l *lookout) troubles() []string {
 	all := []string{}
 	for name, x := range l.ports {
@@ -280,7 +305,7 @@ func linkUp(a *netlink.LinkAttrs) bool {
 
 // lookOut runs a lookout on an instance until ctx ends or the instance stops, and has troubles told after each look.
 func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, inst *graph.Instance, ports *open.Ports, clk clock.Clock, troubles func([]string)) {
-	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, replaced: ports.Replaced}
+	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, unkept: map[string]string{}, replaced: ports.Replaced}
 	links := make(chan netlink.LinkUpdate, 16)
 	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
 		log.Warn(fmt.Sprintf("links that go down or come up are not told: %v", err))
@@ -300,12 +325,13 @@ func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, in
 		select {
 		case <-ctx.Done():
 			return
-		case <-stopping: // the ports' programs are taken off
+		case <-stopping: // the ports' programs are being detached
 			return
 		case <-tick.C:
 			l.programs(clk.Now(), inst.Ports())
 			l.times(clk.Now(), inst.Times())
 			l.look(clk.Now(), inst.Ports())
+			l.settings(clk.Now(), inst.Ports(), inst.Keep)
 			l.panics(clk.Now(), inst.Faults())
 			troubles(l.troubles())
 		case u, ok := <-links:
@@ -314,7 +340,7 @@ func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, in
 				continue
 			}
 			if u.Header.Type == unix.RTM_DELLINK {
-				continue // the port says so
+				continue // the port reports it
 			}
 			l.link(clk.Now(), inst.Ports(), u.Attrs())
 		}

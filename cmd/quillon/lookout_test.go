@@ -15,8 +15,9 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// TestLookout: what went past the apps, or that a worker got no processor, is said when it begins and when it has
-// ended, however often it is looked at meanwhile; what was before the first look, and what nobody wants, is not.
+// TestLookout: that frames went past the apps, or that a worker got no processor, is told when it begins and
+// when it has ended, and not at the looks between. Events before the first look, and frames that no app
+// wants, are not told.
 func TestLookout(t *testing.T) {
 	var w strings.Builder
 	l := &lookout{log: forPeople(&w), up: map[string]bool{}, names: map[int]string{7: "eth1"}, bare: map[string]*bare{}}
@@ -42,7 +43,7 @@ func TestLookout(t *testing.T) {
 		{lookQuiet, []port.Stats{{Missed: 9}, {Missed: 2}}, ""},
 		{0, []port.Stats{{Missed: 9}, {Missed: 2, ShutOut: 3}}, "quillon: 2026-11-22T12:00:04.750Z a (eth1): frames go past the apps: no worker takes them in time, or they are longer than the MTU was; they are dropped\n"},
 		{lookQuiet, []port.Stats{{Missed: 9}, {Missed: 2, ShutOut: 3}}, "quillon: 2026-11-22T12:00:06.750Z a (eth1): frames are taken again; from 2026-11-22T12:00:04.750Z to 2026-11-22T12:00:04.750Z 0 crossed unseen, 3 were dropped\n"},
-		{lookEvery, []port.Stats{{Missed: 1}}, ""}, // it was opened anew
+		{lookEvery, []port.Stats{{Missed: 1}}, ""}, // the port was opened anew
 	} {
 		if d := cmp.Diff(c.want, at(c.after, c.q...)); d != "" {
 			t.Errorf("%d: -want +got:\n%s", i, d)
@@ -50,7 +51,7 @@ func TestLookout(t *testing.T) {
 	}
 	linked := now
 	for i, c := range []struct {
-		after, waited time.Duration // the latter since the last look
+		after, waited time.Duration // waited: since the last look
 		want          string
 	}{
 		{0, time.Hour, ""}, {lookEvery, lookWaits - 1, ""},

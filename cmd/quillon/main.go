@@ -25,7 +25,7 @@ const (
 	exitUsage  = 2 // wrong use, or the environment lacks something
 )
 
-// failed is the error of a check that ran and did not hold.
+// failed is the error of a check that ran and failed.
 type failed struct{ error }
 
 func (f failed) ExitCode() int { return exitFailed }
@@ -125,8 +125,8 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 	return root
 }
 
-// flagError is an error about a flag's value that says what is wanted, not which function
-// refused the value.
+// flagError returns an error about a flag's value that says what is wanted, instead of which function refused
+// the value.
 func flagError(err error) error {
 	cause := errors.Unwrap(err)
 	if _, ok := err.(interface{ GetValue() string }); !ok || cause == nil {
@@ -173,8 +173,7 @@ func newHelpCmd() *cobra.Command {
 	}
 }
 
-// show prints v as JSON when --json is given, else what text writes; columns
-// are separated by tabs.
+// show prints v as JSON with --json, else what text writes. Columns are separated by tabs.
 func show(cmd *cobra.Command, v any, text func(w io.Writer)) error {
 	if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
 		enc := json.NewEncoder(cmd.OutOrStdout())
@@ -186,13 +185,12 @@ func show(cmd *cobra.Command, v any, text func(w io.Writer)) error {
 	return w.Flush()
 }
 
-// exactly wants one argument for each name; the error names the missing one.
+// exactly wants one argument for each name; the error names the first one that is missing.
 func exactly(names ...string) cobra.PositionalArgs {
 	return optional(len(names), names...)
 }
 
-// optional wants an argument for each of the first names, and takes one for
-// each of the others.
+// optional wants arguments for the first least names, and takes arguments for the others.
 func optional(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > len(names) {
@@ -230,7 +228,7 @@ func known(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q%s; see %s --help", args[0], hint, cmd.CommandPath())
 }
 
-// completion offers the shell names, each with what follows a tab as its help.
+// completion offers names to the shell. A name may be followed by a tab and its help.
 func completion(names func() []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		offered := slices.DeleteFunc(names(), func(n string) bool { return !strings.HasPrefix(n, begun) })
@@ -238,7 +236,7 @@ func completion(names func() []string) cobra.CompletionFunc {
 	}
 }
 
-// oneLine is an error of several joined ones as one line.
+// oneLine turns joined errors into one line.
 func oneLine(err error) error {
 	if err == nil || !strings.Contains(err.Error(), "\n") {
 		return err

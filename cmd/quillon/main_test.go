@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"quillon": main, "inject": inject, "notified": notified})
 }
 
-// notified prints what a process tells its service manager: notified SOCKET.
+// notified prints what a process tells its service manager. Arguments: the socket.
 func notified() {
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: os.Args[1], Net: "unixgram"})
 	if err != nil {
@@ -36,7 +36,7 @@ func notified() {
 	}
 }
 
-// inject sends the frames of a capture out of an interface: inject IF FILE.
+// inject sends the frames of a capture out of an interface. Arguments: the interface and the file.
 func inject() {
 	if err := injectFile(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, "inject:", err)
@@ -76,8 +76,8 @@ func injectFile(dev, file string) error {
 	}
 }
 
-// TestScript runs the command-line scripts. [root] holds where network
-// namespaces can be made; a script that needs it says so when it skips.
+// TestScript runs the command-line scripts. [namespaces] is true where the test can make network namespaces;
+// a script that needs them and skips says so.
 func TestScript(t *testing.T) {
 	namespaces := exec.Command("unshare", "-n", "true").Run() == nil
 	certificates := authority.New(t)
@@ -94,7 +94,7 @@ func TestScript(t *testing.T) {
 			}
 			e.Setenv("DATA", data)
 			e.Setenv("TLS", filepath.Dir(certificates.File("ca.pem")))
-			// Others must be able to read the scripts' files.
+			// Other users must be able to read the scripts' files.
 			return os.Chmod(e.WorkDir, 0o755)
 		},
 		Condition: func(cond string) (bool, error) {

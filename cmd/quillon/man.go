@@ -36,7 +36,8 @@ func newManCmd() *cobra.Command {
 	}
 }
 
-// manPages writes the pages of a command and of those below it, and returns how many. (Cobra's own writer links two parsers of other languages.)
+// manPages writes the man pages of a command and its subcommands, and returns their number. (Cobra's own
+// writer would link two parsers of other languages.)
 func manPages(c *cobra.Command, dir string) (n int, err error) {
 	for _, sub := range c.Commands() {
 		if !sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
@@ -54,7 +55,8 @@ func manPages(c *cobra.Command, dir string) (n int, err error) {
 
 func manName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
-// manPage is a command's page in the language of man(7). The date is fixed so that pages are reproducible.
+// manPage returns a command's page in the language of man(7). The date is fixed, so that pages are
+// reproducible.
 func manPage(c *cobra.Command) string {
 	var b strings.Builder
 	section := func(name string) { fmt.Fprintf(&b, ".SH %s\n", name) }
@@ -96,7 +98,8 @@ func manPage(c *cobra.Command) string {
 	return b.String()
 }
 
-// manParagraphs writes text in paragraphs: those with lines that are set in are tables and commands, whose lines stay as they are.
+// manParagraphs writes the paragraphs of text. Paragraphs with indented lines are tables or commands, and
+// keep their line breaks.
 func manParagraphs(b *strings.Builder, text string) {
 	for i, p := range strings.Split(strings.Trim(text, "\n"), "\n\n") {
 		if i > 0 {
@@ -134,7 +137,7 @@ func manFlags(b *strings.Builder, title string, flags *pflag.FlagSet) {
 	})
 }
 
-// manText is text of which troff takes nothing for its own.
+// manText escapes text, so that troff takes none of it for a request.
 func manText(text string) string {
 	lines := strings.Split(strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text), "\n")
 	for i, l := range lines {

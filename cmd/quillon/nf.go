@@ -31,7 +31,7 @@ func docOf(k graph.Kind) kindDoc {
 	return kindDoc{k.Name, k.Summary, k.Doc, list(k.In), list(k.Out), list(k.Params), list(k.Counters), list(k.Reasons), list(k.Tables)}
 }
 
-// list is s, never nil: [] in JSON, not null.
+// list copies s; the result is never nil, so that JSON has [] instead of null.
 func list[T any](s []T) []T { return append([]T{}, s...) }
 
 func newNFCmd() *cobra.Command {
@@ -125,7 +125,7 @@ func describeParams(w io.Writer, params []graph.Param) {
 	}
 }
 
-// gates are the names of inputs or outputs, of numbers that follow each other the first and the last.
+// gates returns the names of inputs or outputs, with runs of numbers shortened to "first to last".
 func gates(names []string) string {
 	var out []string
 	for i := 0; i < len(names); {
@@ -164,7 +164,7 @@ func describeKind(w io.Writer, k graph.Kind) {
 	}
 }
 
-// mayText says what clients may change in a table.
+// mayText says which changes clients may make to a table.
 func mayText(o table.Ops) string {
 	if o == 0 {
 		return "read only"
@@ -172,7 +172,7 @@ func mayText(o table.Ops) string {
 	return "to change: " + o.String()
 }
 
-// describeTables shows what P4Runtime and quillon table have of a kind.
+// describeTables prints the tables of a kind, as P4Runtime and quillon table show them.
 func describeTables(w io.Writer, tables []table.Decl) {
 	if len(tables) == 0 {
 		return

@@ -8,15 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifier sends the state of the process to the service manager; see sd_notify(3). Without a manager it does nothing.
+// notifier sends the state of the process to the service manager, as sd_notify(3) does. Without a manager it
+// does nothing.
 type notifier struct {
 	fd int
 	to *unix.SockaddrUnix
-	// watchdog is the longest time between two messages that all is well; 0: the manager wants none.
+	// watchdog is the longest time between two WATCHDOG=1 messages; 0: the manager wants none.
 	watchdog time.Duration
 }
 
-// newNotifier reads what the manager put into the environment.
+// newNotifier reads the manager's environment variables NOTIFY_SOCKET, WATCHDOG_PID and WATCHDOG_USEC.
 func newNotifier(env func(string) string) *notifier {
 	n := &notifier{fd: -1}
 	name := env("NOTIFY_SOCKET")
@@ -27,7 +28,7 @@ func newNotifier(env func(string) string) *notifier {
 	if err != nil {
 		return n
 	}
-	n.fd, n.to = fd, &unix.SockaddrUnix{Name: name} // @ is the abstract namespace
+	n.fd, n.to = fd, &unix.SockaddrUnix{Name: name} // @ marks the abstract namespace
 	pid := env("WATCHDOG_PID")
 	us, err := strconv.ParseInt(env("WATCHDOG_USEC"), 10, 64)
 	if err == nil && us > 0 && us <= int64(24*time.Hour/time.Microsecond) && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
@@ -39,7 +40,7 @@ func newNotifier(env func(string) string) *notifier {
 // there reports whether there is a manager.
 func (n *notifier) there() bool { return n.fd >= 0 }
 
-// send sends a message to the manager, if it listens. A datagram for which the manager has no room is lost.
+// send sends a message to the manager, if there is one. A datagram for which the manager has no room is lost.
 func (n *notifier) send(message string) {
 	if n.there() {
 		_ = unix.Sendto(n.fd, []byte(message), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, n.to)

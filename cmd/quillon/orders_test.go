@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOrders: who is to stop hears of it, however often it is to reload.
+// TestOrders: an order to stop is not lost among orders to reload.
 func TestOrders(t *testing.T) {
 	o := takeOrders()
 	defer o.release()

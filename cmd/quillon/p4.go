@@ -16,7 +16,7 @@ func newP4Cmd() *cobra.Command {
 	return group("p4", "Run P4 programs", "  quillon p4 stf ipv4_router.json routes.stf", newSTFCmd(), newP4TraceCmd(), newP4OffloadCmd())
 }
 
-// stfResult is the result of a run of one file.
+// stfResult is the result of one STF file.
 type stfResult struct {
 	Test string `json:"test"`
 	stf.Result

@@ -28,7 +28,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// p4rtFlags are the flags of run about P4Runtime, metrics and the page.
+// p4rtFlags are run's flags about P4Runtime, metrics and the page of the instance.
 type p4rtFlags struct {
 	addr      string
 	cert, key string
@@ -56,20 +56,21 @@ func (f *p4rtFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.uiChange, "ui-change", false, "let that page change arguments of apps, and tables")
 }
 
-// served is the part of run's output about P4Runtime and metrics.
+// served is the part of run's output about P4Runtime, metrics and the page.
 type served struct {
-	Socket  string         `json:"socket,omitempty"`  // as unix:PATH
+	Socket  string         `json:"socket,omitempty"`  // unix:PATH
 	Address string         `json:"address,omitempty"` // of TCP
 	Devices []servedDevice `json:"devices,omitempty"`
 	Metrics string         `json:"metrics,omitempty"`
-	UI      string         `json:"ui,omitempty"` // with its token
+	UI      string         `json:"ui,omitempty"` // the URL with its token
 }
 
 // servedDevice is a P4Runtime device and its app.
 type servedDevice struct {
 	ID  uint64 `json:"id"`
-	App string `json:"app,omitempty"` // of kind p4; empty: the tables of all other apps
-	// Missing is the file that has no P4Info of the app's program: the device shows nothing of it.
+	App string `json:"app,omitempty"` // an app of kind p4; empty: the device has the tables of all other apps
+	// Missing is a file that does not exist: the P4Info of the app's program. The device then has no program until a
+	// controller loads one.
 	Missing string `json:"missing_p4info,omitempty"`
 }
 
@@ -96,9 +97,9 @@ func (s *served) print(w io.Writer) {
 	}
 }
 
-// listen serves an instance as the flags say: each app of kind p4 is a device
-// from 1 on, by name; the tables of all other apps are one more. Control is the path of
-// the instance's control socket.
+// listen serves an instance as the flags say. Each app of kind p4 is a device, numbered from 1 in the order
+// of the apps' names; the tables of all other apps are one more device. control is the path of the instance's
+// control socket.
 func (f *p4rtFlags) listen(inst *graph.Instance, name, control string, clk clock.Clock, log *slog.Logger) (s *served, closeAll func() error, err error) {
 	s = &served{}
 	var closers []func() error
@@ -130,7 +131,7 @@ func (f *p4rtFlags) listen(inst *graph.Instance, name, control string, clk clock
 		server := p4rt.New(p4rt.Config{Clock: clk, Roles: roles})
 		stats = server.Stats()
 		s.Devices, err = devices(server, inst, clk, f.files, &closers)
-		// It is closed before the things that its devices use, and after its listeners.
+		// The server is closed after its listeners, and before what its devices use.
 		closers = append(closers, func() error { server.Close(); return nil })
 		if err != nil {
 			return s, closeAll, err
@@ -154,7 +155,7 @@ func (f *p4rtFlags) listen(inst *graph.Instance, name, control string, clk clock
 			socket, tcp = f.addr, false
 		}
 		if tcp {
-			// Before the others, because its flags may be wrong.
+			// The TCP listener comes first, because its flags may be wrong.
 			var at net.Addr
 			if at, err = serve(p4rt.ListenConfig{Address: f.addr, Cert: f.cert, Key: f.key, ClientCA: f.clientCA, Clients: clients, Insecure: f.insecure}); err != nil {
 				return s, closeAll, err
@@ -182,8 +183,8 @@ func (f *p4rtFlags) listen(inst *graph.Instance, name, control string, clk clock
 	return s, closeAll, nil
 }
 
-// unreadable names the files that are read again later, but that the process cannot read without the privileges that it
-// has given up.
+// unreadable warns about files that are read again later, but that the process cannot read without the
+// privileges that it has given up.
 func (f *p4rtFlags) unreadable(log *slog.Logger) {
 	for _, name := range []string{f.cert, f.key, f.clientCA} {
 		if name == "" {
@@ -198,7 +199,7 @@ func (f *p4rtFlags) unreadable(log *slog.Logger) {
 	}
 }
 
-// devices adds the apps of an instance to a server.
+// devices adds the devices of an instance to a server.
 func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, files string, closers *[]func() error) ([]servedDevice, error) {
 	spec := inst.Spec()
 	var punts *engine.Punts
@@ -255,8 +256,9 @@ func devices(server *p4rt.Server, inst *graph.Instance, clk clock.Clock, files s
 	return list, nil
 }
 
-// programOf reads the program that an app begins with, and the P4Info beside it:
-// NAME.p4info.txtpb or NAME.p4info.txt for NAME.json; missing is that file if there is none.
+// programOf reads into cfg the program that an app begins with, and its P4Info beside it. For NAME.json that
+// is NAME.p4info.txtpb, NAME.p4info.txt or NAME.p4info.bin. If there is none, missing is the name of the
+// first of these.
 func programOf(name string, cfg *engine.Config) (missing string, err error) {
 	if name == "" {
 		return "", nil
@@ -283,7 +285,7 @@ func programOf(name string, cfg *engine.Config) (missing string, err error) {
 	return base + ".p4info.txtpb", nil
 }
 
-// defaultRole is the name of the role without a name in --p4-client.
+// defaultRole stands, in --p4-client, for the role whose name is empty.
 const defaultRole = "default"
 
 // parseClients reads --p4-client.

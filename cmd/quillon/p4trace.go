@@ -19,7 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
-// p4Trace are the flags and the state of quillon p4 trace.
+// p4Trace has the flags and the state of quillon p4 trace.
 type p4Trace struct {
 	entries    string
 	port       int
@@ -100,7 +100,7 @@ func filters(all []string) ([]packettrace.Filter, error) {
 	return out, nil
 }
 
-// show prints a trace if it is wanted. False: no more traces are wanted.
+// show prints a trace if it is wanted. It returns false when no more traces are wanted.
 func (o *p4Trace) show(cmd *cobra.Command, t packettrace.Trace) (bool, error) {
 	for _, f := range o.wanted {
 		if !f(t) {
@@ -167,7 +167,8 @@ func (o *p4Trace) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// ingress is the port on which a packet came in.
+// ingress returns the port on which a packet came in: that of --port, or the name of its capture interface if
+// that is a number, or the index of that interface.
 func (o *p4Trace) ingress(r *pcap.Reader, p *pcap.Packet) uint32 {
 	if o.port >= 0 {
 		return uint32(o.port)
@@ -180,7 +181,7 @@ func (o *p4Trace) ingress(r *pcap.Reader, p *pcap.Packet) uint32 {
 	return uint32(p.Interface)
 }
 
-// configure gives a switch the entries of a file.
+// configure gives a switch the entries of the file of --entries.
 func (o *p4Trace) configure(sw *p4.Switch) error {
 	if o.entries == "" {
 		return nil
@@ -217,8 +218,7 @@ func (o *p4Trace) showFiles(cmd *cobra.Command, names []string) error {
 	return nil
 }
 
-// readTraces reads a file with traces, or those of a folder: bmv2 writes a file
-// for each packet.
+// readTraces reads the traces of a file, or of a folder: bmv2 writes one file for each packet.
 func readTraces(name string) ([]packettrace.Trace, error) {
 	names := []string{name}
 	folder := false

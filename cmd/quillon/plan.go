@@ -15,7 +15,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// generator is what --generate facebook makes.
+// generator has the flags of --generate facebook.
 type generator struct {
 	traffic.Facebook
 	name        string
@@ -152,7 +152,7 @@ func (g *generator) add(f *pflag.FlagSet) {
 	f.Uint64Var(&g.Seed, "seed", g.Seed, "generate: of everything random")
 }
 
-// source is the load that the flags name, and its title.
+// source returns the load that the flags name, and its title.
 func source(cmd *cobra.Command, file, by string, g *generator, o *plan.Options, show *reading) (traffic.Source, string, error) {
 	switch {
 	case file != "" && g.name != "":
@@ -199,7 +199,7 @@ func (g *generator) source(cmd *cobra.Command, o *plan.Options) (traffic.Source,
 	return src, fmt.Sprintf("facebook, generated: %d × %d endpoints, seed %d", g.Racks, g.Endpoints, g.Seed), err
 }
 
-// reading shows how far a file is read, if that takes a while.
+// reading shows how far a file is read, if reading takes long.
 type reading struct {
 	line  *progress
 	clk   *clock.Wall
@@ -220,7 +220,7 @@ func (r *reading) progress(read, size int64) {
 	}
 }
 
-// listed is how many racks are printed one by one.
+// listed is the most racks that are printed one by one.
 const listed = 20
 
 func printPlan(cmd *cobra.Command, p *plan.Plan, o *plan.Options, title, picture string) error {
@@ -303,7 +303,7 @@ func printPlan(cmd *cobra.Command, p *plan.Plan, o *plan.Options, title, picture
 	})
 }
 
-// count is a number and its unit in words.
+// count writes a number with its unit, in the plural if needed.
 func count(n int, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -311,5 +311,5 @@ func count(n int, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// seconds is a time as text.
+// seconds formats a time in seconds.
 func seconds(s float64) string { return time.Duration(s * 1e9).Round(time.Microsecond).String() }

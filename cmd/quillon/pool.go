@@ -22,21 +22,21 @@ import (
 	"github.com/quillon/quillon/snic/pool/gossip"
 )
 
-// The intervals at which a board and its pool exchange news: while something is under way,
-// and otherwise.
+// The intervals at which a board and its pool exchange news: poolSoon while something is under way, else
+// poolIdle.
 const (
 	poolSoon = 200 * time.Microsecond
 	poolIdle = 10 * time.Millisecond
 )
 
-// leaveWithin is how long a board that stops waits for others to take back what it runs for
-// them, leavePoll the interval at which it checks.
+// leaveWithin is how long a board that stops waits for its peers to take back what it runs for them;
+// leavePoll is the interval at which it checks.
 const (
 	leaveWithin = 3 * time.Second
 	leavePoll   = 5 * time.Millisecond
 )
 
-// poolFlags are run's about the pool that its board is in.
+// poolFlags are run's flags about the pool of its board.
 type poolFlags struct {
 	listen string
 	number int
@@ -51,11 +51,10 @@ func (f *poolFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.secret, "pool-secret", "", "`file` with what the boards of the pool share: 16, 24 or 32 bytes, or twice as many hexadecimal digits, and mode 600; without it only on the loopback interface")
 }
 
-// attachKind is the kind of the switch that boards are attached to.
+// attachKind is the kind of apps that are switches for boards.
 const attachKind = "attach"
 
-// board is the app that joins the pool, and the interface of its pool port, if it
-// has one.
+// board returns the app that joins the pool, and the interface of its pool port if it has one.
 func (f *poolFlags) board(spec *graph.Spec) (app, dev string, err error) {
 	for name, a := range spec.Apps {
 		if a.Kind != attachKind && (a.Kind != snicKind || a.Args["pool-port"] == "") {
@@ -93,7 +92,7 @@ func (f *poolFlags) board(spec *graph.Spec) (app, dev string, err error) {
 	return app, dev, nil
 }
 
-// check says what is wrong with the flags.
+// check refuses wrong flags.
 func (f *poolFlags) check(spec *graph.Spec) error {
 	switch {
 	case f.listen == "" && (len(f.join) > 0 || f.secret != "" || f.number != 0):
@@ -110,7 +109,8 @@ func (f *poolFlags) check(spec *graph.Spec) error {
 	return err
 }
 
-// key reads the secret.
+// key reads the secret of --pool-secret: 16, 24 or 32 bytes, or hexadecimal digits of as many; nil without
+// the flag.
 func (f *poolFlags) key() ([]byte, error) {
 	if f.secret == "" {
 		return nil, nil
@@ -126,17 +126,17 @@ func (f *poolFlags) key() ([]byte, error) {
 	}
 	if !slices.Contains([]int{16, 24, 32}, len(text)) {
 		if slices.Contains([]int{16, 24, 32}, len(b)) {
-			return b, nil // the first or last bytes of a key may look like spaces
+			return b, nil // the first or last byte of a binary key may look like white space
 		}
 		return nil, fmt.Errorf("--pool-secret: %s holds %d bytes: want 16, 24 or 32, or twice as many hexadecimal digits", f.secret, len(text))
 	}
 	return []byte(text), nil
 }
 
-// maxSecret is longer than any file with a secret.
+// maxSecret is the most bytes that are read of a file with a secret.
 const maxSecret = 256
 
-// member is what joins an app with its part of the pool: a *snic.Peering, or an *attach.Joining.
+// member connects an app with its Node of the pool: *snic.Peering or *attach.Joining.
 type member interface {
 	On(n *pool.Node, now clock.Time, e pool.Event)
 	Page(now clock.Time, message []byte)
@@ -145,7 +145,7 @@ type member interface {
 	Exchange(do func(func(n *pool.Node, now clock.Time)), visit func(func(graph.App)) error) (bool, error)
 }
 
-// member is the one of an app, with what is said of its Node.
+// member makes the member of an app of this kind, and its Node's configuration.
 func (f *poolFlags) member(kind string, mac [6]byte) (member, pool.Config) {
 	if kind == attachKind {
 		return attach.NewJoining(mac), pool.Config{Board: attach.Number, Topology: attach.Topology()}
@@ -154,7 +154,7 @@ func (f *poolFlags) member(kind string, mac [6]byte) (member, pool.Config) {
 	return join, pool.Config{Board: f.number, Topology: pool.Intermediate(snic.MaxPeers, false), Host: join}
 }
 
-// joined is a board in its pool; nil: it is in none.
+// joined is a board in its pool. A nil *joined is in no pool.
 type joined struct {
 	pool   *gossip.Pool
 	join   member
@@ -162,8 +162,9 @@ type joined struct {
 	done   chan struct{}
 }
 
-// leave has the peers take back what runs here for them, while workers still run. It returns when
-// they have done so, or when hurry is closed. An error names what they could not take back, which is lost.
+// leave asks the peers to take back what runs here for them, while workers still run. It returns when they
+// have taken back all, when the rest cannot move, after leaveWithin, or when hurry delivers a signal. An
+// error names what was not taken back, and is lost.
 func (j *joined) leave(hurry <-chan os.Signal) error {
 	if j == nil {
 		return nil
@@ -175,7 +176,7 @@ func (j *joined) leave(hurry <-chan os.Signal) error {
 	})
 }
 
-// leaving waits until nothing remains, or the rest is stuck, or there is no time.
+// leaving waits until nothing remains, until the rest is stuck, or until hurry or late delivers.
 func leaving(hurry <-chan os.Signal, late <-chan time.Time, remains func() (what []string, stuck bool)) error {
 	for {
 		what, stuck := remains()
@@ -194,7 +195,7 @@ func leaving(hurry <-chan os.Signal, late <-chan time.Time, remains func() (what
 	}
 }
 
-// close takes the board out of its pool, after the workers have stopped or before.
+// close takes the board out of its pool. Workers may have stopped before.
 func (j *joined) close() error {
 	if j == nil {
 		return nil
@@ -204,7 +205,7 @@ func (j *joined) close() error {
 	return j.pool.Close()
 }
 
-// start joins the board of an instance to its pool.
+// start joins the board of an instance to its pool; without --pool it returns nil.
 func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Clock, log *slog.Logger) (*joined, error) {
 	if f.listen == "" {
 		return nil, nil
@@ -227,7 +228,7 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 		mac = [6]byte(i.HardwareAddr)
 	}
 	join, node := f.member(kind, mac)
-	soon := make(chan struct{}, 1) // a page has come
+	soon := make(chan struct{}, 1) // a page has arrived
 	p, err := gossip.Start(gossip.Config{
 		Page: func(_ *pool.Node, now clock.Time, message []byte) {
 			join.Page(now, message)
@@ -276,7 +277,7 @@ func (f *poolFlags) start(inst *graph.Instance, spec *graph.Spec, clk clock.Cloc
 	return j, nil
 }
 
-// exchange passes news between the board and its pool, until ctx ends.
+// exchange passes news between the board and its pool until ctx ends.
 func (f *poolFlags) exchange(ctx context.Context, soon <-chan struct{}, join member, p *gossip.Pool, inst *graph.Instance, app string, log *slog.Logger) {
 	var last string
 	do, visit := p.Do, func(v func(graph.App)) error {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPoolKey: a secret is bytes, whichever they are, or a line of text.
+// TestPoolKey: a secret is a file of any bytes, or a line of text.
 func TestPoolKey(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "key")
 	raw := []byte("\n0123456789abc\t ")
@@ -34,7 +34,8 @@ func TestPoolKey(t *testing.T) {
 	}
 }
 
-// TestPoolKeyAlone: a secret that others can read is none, and what is no file is not waited for.
+// TestPoolKeyAlone: a secret that others can read or write is refused, and the process does not wait for a
+// path that is no file.
 func TestPoolKeyAlone(t *testing.T) {
 	dir := t.TempDir()
 	file, fifo := filepath.Join(dir, "key"), filepath.Join(dir, "fifo")
@@ -44,7 +45,7 @@ func TestPoolKeyAlone(t *testing.T) {
 	for _, c := range []struct {
 		path string
 		mode os.FileMode
-		want string // "": it is taken
+		want string // "": it is accepted
 	}{
 		{file, 0o600, ""}, {file, 0o400, ""}, {file, 0o644, "chmod 600 " + file}, {file, 0o640, "chmod 600 " + file}, {file, 0o604, "chmod 600 " + file},
 		{file, 0o620, "chmod 600 " + file}, {fifo, 0o600, "is no file"}, {dir, 0o700, "is no file"},
@@ -68,12 +69,12 @@ func TestPoolKeyAlone(t *testing.T) {
 	}
 }
 
-// TestLeaving: a board that stops waits for what others have there, not for what cannot go, and says what it
-// leaves; that is an error.
+// TestLeaving: a board that stops waits for what others have there, but not for what cannot go. It names what
+// it leaves, with an error.
 func TestLeaving(t *testing.T) {
 	for _, c := range []struct {
 		name         string
-		calls        int // after which nothing remains; 0: it always does
+		calls        int // after so many calls nothing remains; 0: something always remains
 		stuck, hurry bool
 		lost         bool
 	}{{"gone at once", 1, false, false, false}, {"gone soon", 3, false, false, false}, {"stuck", 0, true, false, true}, {"hurry", 0, false, true, true}, {"late", 0, false, false, true}} {

@@ -18,20 +18,21 @@ import (
 // priority is the scheduling priority of the threads of the process.
 type priority struct {
 	what string
-	// others is the priority of all threads, workers what the workers' threads get in addition. All threads have
-	// one, because a worker sometimes waits for others (Go's scheduler, the garbage collector), which must then get a
-	// processor soon.
+	// others is the priority of all threads but the workers', workers that of the workers' threads. All
+	// threads get a higher priority, because a worker sometimes waits for other threads (Go's scheduler, the
+	// garbage collector), which must then get a processor soon.
 	others, workers unix.SchedAttr
-	// limits are the resource limits that allow the process to change its threads later without a capability.
+	// limits are the resource limits with which the process may change its threads later without a
+	// capability.
 	limits map[int]uint64
 	says   string
 }
 
-// priorities are what --priority chooses from.
+// priorities are the values of --priority.
 var priorities = []priority{
 	{what: "high",
 		others: unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: -10}, workers: unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: -20},
-		limits: map[int]uint64{unix.RLIMIT_NICE: 40}, // 20 less the nice value
+		limits: map[int]uint64{unix.RLIMIT_NICE: 40}, // RLIMIT_NICE is 20 less the nice value
 		says:   "nice -20 for the workers, -10 for all other threads"},
 	{what: "realtime",
 		others: unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}, workers: unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 2},
@@ -47,7 +48,7 @@ func priorityNames() (names []string) {
 	return names
 }
 
-// choosePriority is the priority of a name.
+// choosePriority returns the priority with this name.
 func choosePriority(name string) (*priority, error) {
 	for i := range priorities {
 		if priorities[i].what == name {
@@ -57,8 +58,8 @@ func choosePriority(name string) (*priority, error) {
 	return nil, fmt.Errorf("--priority %s: want %s", name, strings.Join(priorityNames(), ", "))
 }
 
-// take gives every thread of the process its priority; later threads inherit it. If the process may not
-// do so, it runs as others do, and prints that.
+// take gives every thread of the process its priority; later threads inherit it. If the process may not do
+// so, it keeps the normal priority. take returns the priority that holds and a text about it.
 func (p *priority) take() (says string, _ *priority) {
 	if p.limits == nil {
 		return p.what + ", " + p.says, p
@@ -71,7 +72,7 @@ func (p *priority) take() (says string, _ *priority) {
 	}
 	err := p.probe()
 	for seen := map[string]bool{}; err == nil; {
-		// It repeats until no new thread has begun meanwhile.
+		// The loop ends when no new thread has begun since the last pass.
 		tasks, e := os.ReadDir("/proc/self/task")
 		was := len(seen)
 		for _, t := range tasks {
@@ -91,9 +92,9 @@ func (p *priority) take() (says string, _ *priority) {
 	return fmt.Sprintf("%s, %s: --priority %s is not allowed (%v): run as root, or see quillon help run", normal.what, normal.says, p.what, err), normal
 }
 
-// session gives the session of the process the nice value of its threads, if the process leads the session, as after a
-// start by a service manager or setsid. If the kernel groups threads by sessions (sched_autogroup_enabled), nice values
-// count only against threads of the same session.
+// session sets the nice value of the process's session to that of its threads, if the process leads the
+// session, as after a start by a service manager or setsid. If the kernel groups threads by session
+// (sched_autogroup_enabled), nice values count only among the threads of one session.
 func (p *priority) session() (says string) {
 	if sid, err := unix.Getsid(0); err != nil || sid != os.Getpid() || p.others.Nice >= 0 {
 		return ""
@@ -104,8 +105,8 @@ func (p *priority) session() (says string) {
 	return fmt.Sprintf(", and %d for the session", p.others.Nice)
 }
 
-// limited reports whether the limits of the process do not allow the priorities, so that threads need a capability to
-// change theirs.
+// limited reports whether the limits of the process do not allow the priorities, so that threads need
+// CAP_SYS_NICE to change theirs.
 func (p *priority) limited() bool {
 	for limit, n := range p.limits {
 		var r unix.Rlimit
@@ -116,7 +117,7 @@ func (p *priority) limited() bool {
 	return false
 }
 
-// probe reports why a worker does not get its priority.
+// probe returns the error with which the kernel would refuse the workers' priority.
 func (p *priority) probe() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -131,7 +132,7 @@ func (p *priority) probe() error {
 	return unix.SchedSetAttr(0, was, 0)
 }
 
-// processors are the numbers in a list such as 2,3 or 4-7, all of which this process may run on.
+// processors reads a list such as 2,3 or 4-7. The process must be allowed to run on all of these processors.
 func processors(list string) (cpus []int, err error) {
 	var may unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &may); err != nil {
@@ -157,7 +158,8 @@ func processors(list string) (cpus []int, err error) {
 	return cpus, nil
 }
 
-// cpusOf are the processors on which the ports of spec want the workers, each of which serves a queue of every port.
+// cpusOf returns the processors to which the ports of spec pin the workers. Each worker serves a queue of
+// every port, so all ports must agree.
 func cpusOf(spec *graph.Spec) (cpus []int, err error) {
 	list, by := "", ""
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {

@@ -11,8 +11,8 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// TestCPUs: processors are named singly and in ranges; those that are not there, and ports that disagree, are
-// refused before anything is touched.
+// TestCPUs: processors are given singly and in ranges. Processors that do not exist, and ports that disagree,
+// are refused before the process changes anything.
 func TestCPUs(t *testing.T) {
 	var may unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &may); err != nil {
@@ -44,7 +44,7 @@ func TestCPUs(t *testing.T) {
 	}
 }
 
-// Workers that never sleep leave a processor to the rest, and share none.
+// Workers that never sleep must leave one processor to other work, and must not share one.
 func TestRoomToPoll(t *testing.T) {
 	for _, c := range []struct {
 		workers, processors int

@@ -17,7 +17,8 @@ import (
 	"github.com/quillon/quillon/snic/pool/gossip"
 )
 
-// leastWatchdog is the shortest limit of --watchdog: a report on large tables takes a part of it.
+// leastWatchdog is the shortest limit of --watchdog: a worker may need a part of it for a report on large
+// tables.
 const leastWatchdog = time.Second
 
 func (f *runFlags) checkWatchdog() error {
@@ -27,8 +28,8 @@ func (f *runFlags) checkWatchdog() error {
 	return nil
 }
 
-// watchLimit is how long a worker may be without a breath. It leaves a service manager that watches enough time to
-// end the process, if the process does not end itself.
+// watchLimit is how long a worker may be without a breath. It is at most half of the service manager's limit,
+// so that the process can end itself before the manager ends it.
 func (r *running) watchLimit() time.Duration {
 	limit := r.watchdog
 	if w := r.manager.watchdog; w > 0 && (limit == 0 || w/2 < limit) {
@@ -37,8 +38,8 @@ func (r *running) watchLimit() time.Duration {
 	return limit
 }
 
-// watch ends the process when a worker is stuck. As long as none is, it sends WATCHDOG=1 to the service manager. With
-// --watchdog 0 only the manager ends the process.
+// watch ends the process if a worker is stuck. While none is, it sends WATCHDOG=1 to the service manager.
+// With --watchdog 0 it only stops sending, so that the manager ends the process.
 func (r *running) watch(ctx context.Context) {
 	limit := r.watchLimit()
 	if limit == 0 {
@@ -62,8 +63,8 @@ func (r *running) watch(ctx context.Context) {
 type process struct {
 	PID        int                 `json:"pid"`
 	Version    string              `json:"version"`
-	Since      time.Time           `json:"since"`    // it was started
-	Troubles   []string            `json:"troubles"` // what does not go as it should, for people
+	Since      time.Time           `json:"since"`    // when the process was started
+	Troubles   []string            `json:"troubles"` // what is wrong, for people
 	Namespace  string              `json:"network_namespace"`
 	Privileges *privileges         `json:"privileges"`
 	Priority   string              `json:"priority"`

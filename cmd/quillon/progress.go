@@ -12,18 +12,17 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// quiet is the least time between two lines of one step, which differ only in their numbers, where lines
-// cannot overwrite each other.
+// quiet is the least time between two lines about one step, where a line cannot overwrite the one before.
 const quiet = 2 * time.Second
 
-// progress shows what a long run is doing: on a terminal one line that is
-// overwritten, else lines, fewer of them.
+// progress shows what a long run is doing: on a terminal in one line that is overwritten, elsewhere in lines,
+// but fewer of them.
 type progress struct {
 	w        io.Writer
 	terminal bool
 	step     string
 	at       clock.Time
-	open     bool // a line stands on the terminal
+	open     bool // the terminal shows a line that done removes
 }
 
 // newProgress prints to the command's standard error.
@@ -32,11 +31,12 @@ func newProgress(cmd *cobra.Command) *progress {
 	return &progress{w: w, terminal: w == os.Stderr && term.IsTerminal(int(os.Stderr.Fd()))}
 }
 
-// show prints a line about a step, if one is due.
+// show prints a line about a step. Where lines are not overwritten, it prints at most one line in quiet about
+// the same step.
 func (p *progress) show(now clock.Time, step, line string) {
 	if p.terminal {
-		// Without wrapping, which would leave lines behind on a narrow
-		// terminal; cleared to the end of the line behind the text.
+		// Wrapping is off, because wrapped lines would stay on a narrow terminal. The rest of the line behind
+		// the text is cleared.
 		fmt.Fprintf(p.w, "\r\x1b[?7l%s\x1b[K\x1b[?7h", line)
 		p.open = true
 		return

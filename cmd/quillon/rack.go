@@ -25,7 +25,7 @@ func newRackCmd() *cobra.Command {
 // memorySpec are the flags that say what a memory node holds.
 type memorySpec struct{ store.Spec }
 
-// add adds them. short: of a client, which has a memory node of its own.
+// add declares the flags.
 func (m *memorySpec) add(cmd *cobra.Command, k *store.Kind) {
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -42,7 +42,7 @@ func (m *memorySpec) add(cmd *cobra.Command, k *store.Kind) {
 	}
 }
 
-// check refuses what cannot be.
+// check refuses values that the store cannot have. The error names the flags as add declares them.
 func (m *memorySpec) check(k *store.Kind) error {
 	if m.Clients == 0 {
 		return fmt.Errorf("--clients 0: want 1 to %d", 1<<12)

@@ -22,7 +22,7 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// here is --server's value for a memory node in the client's process.
+// here is the value of --server for a memory node in the client's process.
 const here = "mem"
 
 // rackClientFlags are the flags of rack STORE client.
@@ -30,7 +30,7 @@ type rackClientFlags struct {
 	portEnd
 	name             string
 	kind             *store.Kind // nil: Clover
-	spec             memorySpec  // of a memory node in this process
+	spec             memorySpec  // of the memory node in this process, for --server mem
 	server, workload string
 	zipf             float64
 	deletes, ranges  float64
@@ -56,10 +56,10 @@ type rackClient struct {
 	Read     *clioLatency `json:"read,omitempty"`
 	Write    *clioLatency `json:"write,omitempty"`
 	Errors   uint64       `json:"errors"`
-	Unknown  uint64       `json:"unknown"` // their connection broke, and nobody knows whether they happened
+	Unknown  uint64       `json:"unknown"` // operations whose connection broke: they may have happened or not
 	Lost     uint64       `json:"frames_lost"`
 	Facts    []store.Fact `json:"counts"`
-	// With --alone, or a memory node in this process: what a check of everything came to.
+	// Verdict is the result of the check of all operations, with --alone or a memory node in this process.
 	Verdict *store.Verdict `json:"integrity,omitempty"`
 }
 
@@ -113,7 +113,7 @@ operation that failed. All waits are bounded by --patience.`,
 	return cmd
 }
 
-// mix is the workload.
+// mix returns the workload.
 func (f *rackClientFlags) mix() (ycsb.Mix, error) {
 	if f.kind != nil && len(f.kind.Works) > 0 {
 		return ycsb.Mix{}, nil
@@ -121,7 +121,7 @@ func (f *rackClientFlags) mix() (ycsb.Mix, error) {
 	return mixOf(f.workload)
 }
 
-// check refuses wrong values of flags.
+// check refuses wrong flags, and returns the address of the memory node.
 func (f *rackClientFlags) check() (server wire.End, err error) {
 	if err := within(bounds{"sessions", float64(f.sessions), 1, 1024}, bounds{"keys", float64(f.keys), 0, 1 << 24}, bounds{"value", float64(f.value), 0, 1 << 20},
 		bounds{"zipf", f.zipf, 0, 10}, bounds{"deletes", f.deletes, 0, 1}, bounds{"ranges", f.ranges, 0, 1},
@@ -184,18 +184,18 @@ func (f *rackClientFlags) run(cmd *cobra.Command) (err error) {
 	return x.runs(cmd)
 }
 
-// clients are what a run drives: of one machine.
+// clients are the clients of one machine, as a run drives them.
 type clients interface {
 	Connected() bool
 	Err() error
-	// Allow is called before Start: so many operations may begin, 0: no limit.
+	// Allow limits how many operations may begin; 0: no limit. It is called before Start.
 	Allow(n int)
 	Begin()
 	Start()
 	Stop()
 	Spent() bool
 	Idle() bool
-	// Live has no latencies. Measured is called once, when all is idle.
+	// Live returns counts without latencies. Measured is called once, when all sessions are idle.
 	Live() store.Meter
 	Measured() *store.Meter
 	Facts() []store.Fact
@@ -204,7 +204,7 @@ type clients interface {
 	Judge(m store.Store) store.Verdict
 }
 
-// runs is a run of clients that are in place.
+// runs runs clients that are set up, prints the result, and returns an error if a check failed.
 func (x *rackRun) runs(cmd *cobra.Command) (err error) {
 	defer func() { err = errors.Join(err, x.close()) }()
 	ctx, done := interrupted(cmd.Context())
@@ -218,13 +218,13 @@ func (x *rackRun) runs(cmd *cobra.Command) (err error) {
 	return errors.Join(show(cmd, x.r, x.r.text), x.r.verdict())
 }
 
-// rackRun is a client that runs.
+// rackRun is a client's run.
 type rackRun struct {
 	f     *rackClientFlags
 	clk   clock.Clock
 	fleet clients
-	// drive breathes the client, and what is in this process besides; look is called each millisecond, and an
-	// error of it ends it.
+	// drive runs the client, and the memory node if it is in this process, until ctx is done. It calls look
+	// each millisecond; an error of look ends it.
 	drive  func(ctx context.Context, look func(now clock.Time) error) error
 	memory store.Store // in this process; nil: elsewhere
 	close  func() error
@@ -233,10 +233,10 @@ type rackRun struct {
 	r      rackClient
 }
 
-// nonce tells this client from all others.
+// nonce returns a number that other clients are unlikely to have, from the clock.
 func (x *rackRun) nonce() uint64 { return uint64(x.clk.Now()) & (1<<48 - 1) }
 
-// onPort puts the client on its port.
+// onPort opens the client's port and makes the client there.
 func (x *rackRun) onPort(server wire.End, add func(nic *rnic.NIC) (host.App, error)) error {
 	f := x.f
 	if err := f.begin(x.clk); err != nil {
@@ -260,7 +260,7 @@ func (x *rackRun) onPort(server wire.End, add func(nic *rnic.NIC) (host.App, err
 	return nil
 }
 
-// inMemory puts client and memory node on two ends of a wire in memory.
+// inMemory connects the client and a memory node by a wire in memory.
 func (x *rackRun) inMemory(fleet *store.Fleet) error {
 	pool, err := packet.NewPool(1<<13, 2048, nil)
 	if err != nil {
@@ -300,15 +300,15 @@ func (x *rackRun) inMemory(fleet *store.Fleet) error {
 	return nil
 }
 
-// until runs until done is true, something is wrong, or nothing has happened for --patience. why says what that
-// means.
+// until runs until done is true, the clients report an error, or nothing has happened for --patience. why
+// begins the message for the last case.
 func (x *rackRun) until(ctx context.Context, step, why string, done func(now clock.Time) bool) error {
 	w := wait{step: step, why: why + " for %v s", patience: x.f.patience, flags: "--server, --patience", err: x.fleet.Err, done: done,
 		count: func() uint64 { m := x.fleet.Live(); return m.Ops + m.Errors + m.Unknown }}
 	return w.until(ctx, x.clk, x.line, x.drive)
 }
 
-// leave ends connections after an error, if somebody answers.
+// leave ends connections after an error. It waits a second at most for the peers' answers.
 func (x *rackRun) leave() {
 	x.fleet.End()
 	ctx, done := context.WithTimeout(context.Background(), time.Second)
@@ -321,7 +321,7 @@ func (x *rackRun) leave() {
 	})
 }
 
-// all connects, works, disconnects and checks.
+// all connects, runs the workload, disconnects, and checks the result.
 func (x *rackRun) all(ctx context.Context) error {
 	f := x.f
 	const dead = "no operation has ended"
@@ -330,7 +330,7 @@ func (x *rackRun) all(ctx context.Context) error {
 	}
 	most := f.ops
 	if f.alone && (most == 0 || most > mostAlone/4) {
-		most = mostAlone / 4 // so many can be checked in some seconds
+		most = mostAlone / 4 // so many operations are checked in a few seconds
 	}
 	x.fleet.Allow(most)
 	x.fleet.Begin()
@@ -343,7 +343,7 @@ func (x *rackRun) all(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	x.fleet.Stop() // also after an interrupt, so that what was measured until then is printed
+	x.fleet.Stop() // also after an interrupt: the result so far is printed
 	ctx = context.WithoutCancel(ctx)
 	if err := x.until(ctx, "the last answers", dead, func(clock.Time) bool { return x.fleet.Idle() }); err != nil {
 		return err
@@ -407,7 +407,7 @@ func (r *rackClient) text(w io.Writer) {
 	}
 }
 
-// verdict is an error when a check failed.
+// verdict returns an error if a check failed.
 func (r *rackClient) verdict() error {
 	switch {
 	case r.Verdict != nil && !r.Verdict.OK():

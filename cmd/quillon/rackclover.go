@@ -25,7 +25,7 @@ func newRackCloverCmd() *cobra.Command {
 		newCloverMemoryCmd(), newCloverMetadataCmd(), newCloverClientCmd())
 }
 
-// cloverFlags are the flags of rack clover memory and metadata.
+// cloverFlags are the flags of rack clover memory and of rack clover metadata.
 type cloverFlags struct {
 	portEnd
 	entries, slab, keys int
@@ -42,12 +42,12 @@ type cloverPart struct {
 	Port    string  `json:"port"`
 	Seconds float64 `json:"seconds"`
 	clover.PartStats
-	Requests uint64 `json:"requests"`    // that came to the NIC
-	Lost     uint64 `json:"frames_lost"` // for want of room
+	Requests uint64 `json:"requests"`    // that arrived at the NIC
+	Lost     uint64 `json:"frames_lost"` // because there was no room
 	Keys     int    `json:"keys,omitempty"`
 	Granted  uint64 `json:"granted,omitempty"`  // entries
 	Recycled uint64 `json:"recycled,omitempty"` // entries
-	Broken   uint64 `json:"broken_walks"`       // walks of the metadata server that met what cannot be
+	Broken   uint64 `json:"broken_walks"`       // walks of the metadata server along chains that broke the format
 }
 
 func newCloverMemoryCmd() *cobra.Command {
@@ -122,7 +122,7 @@ what is superseded, which it finds by READs of its own. Clients are told
 	return cmd
 }
 
-// peer reads the address of another machine.
+// peer reads the address of another machine from a flag.
 func (e *portEnd) peer(flag, text string) (wire.End, error) {
 	if text == "" {
 		return wire.End{}, fmt.Errorf("no --%s given: want IP@MAC, as the other machine prints it", flag)
@@ -131,7 +131,7 @@ func (e *portEnd) peer(flag, text string) (wire.End, error) {
 	return end, err
 }
 
-// run is a memory node or a metadata server on its port.
+// run runs a memory node or a metadata server on its port.
 func (f *cloverFlags) run(cmd *cobra.Command, role, flag string, make func(*rnic.NIC, clock.Clock) (*clover.Part, error)) (err error) {
 	if !(f.seconds >= 0 && f.seconds <= 1e6) {
 		return fmt.Errorf("--seconds %v: want 0 (no limit) or more", f.seconds)
@@ -179,7 +179,8 @@ func (r *cloverPart) text(w io.Writer) {
 	}
 }
 
-// look says when others may come.
+// look returns a function that prints when clients may connect, and returns an error if that takes longer
+// than --patience without a new key.
 func (f *cloverFlags) look(cmd *cobra.Command, role, flag string, p *clover.Part, begun clock.Time) func(*progress, clock.Time) error {
 	shown, ready, filled, moved := begun, false, 0, begun
 	return func(line *progress, now clock.Time) error {

@@ -31,10 +31,10 @@ type rackMemory struct {
 	Port    string  `json:"port"`
 	Seconds float64 `json:"seconds"`
 	store.ServerStats
-	Requests uint64 `json:"requests"`    // of one-sided verbs, and repetitions of them
-	Lost     uint64 `json:"frames_lost"` // for want of room
-	Keys     int    `json:"keys"`        // that it holds at the end; of locks words
-	Checked  bool   `json:"checked"`     // nobody was connected at the end, so that it could be
+	Requests uint64 `json:"requests"`    // one-sided verbs, repetitions included
+	Lost     uint64 `json:"frames_lost"` // because there was no room
+	Keys     int    `json:"keys"`        // keys held at the end; for locks the number of words
+	Checked  bool   `json:"checked"`     // no client was connected at the end, so the memory could be checked
 	Wrong    string `json:"wrong,omitempty"`
 }
 
@@ -70,7 +70,8 @@ stays. (A client with nothing to do says something every 5 s.)`,
 	return cmd
 }
 
-// soft is a NIC on a port. Its numbers differ from those of a process before, whose frames may be under way.
+// soft makes a NIC on the port. Its queue pair numbers differ from those of an earlier process, whose frames
+// may still be under way.
 func (e *portEnd) soft(clk clock.Clock) (*rnic.NIC, error) {
 	return rnic.New(rnic.Config{MAC: e.end.MAC, IP: netip.AddrFrom4(e.end.IP), Profile: rnic.ConnectX, LinkMTU: e.mtu(), Pool: e.pool(), Seed: uint64(clk.Now()),
 		FirstQPN: uint32(0x100 + uint64(clk.Now())/1000%0xFFFF*0x80)})
@@ -128,7 +129,7 @@ func (f *memoryFlags) run(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-// farewell tells clients that the memory node ends, and waits until they know, for as long as it asks them.
+// farewell tells clients that the memory node ends, and waits until they have answered, two seconds at most.
 func (f *memoryFlags) farewell(ctx context.Context, clk clock.Clock, nic *rnic.NIC, s *store.Server) {
 	s.End(clk.Now())
 	ctx, done := context.WithTimeoutCause(context.WithoutCancel(ctx), 2*time.Second, errEnough)
@@ -138,10 +139,10 @@ func (f *memoryFlags) farewell(ctx context.Context, clk clock.Clock, nic *rnic.N
 			return errEnough
 		}
 		return nil
-	}) // or the port is gone
+	}) // an error means that the port is gone
 }
 
-// made makes the memory, which takes its time with many keys, and can be interrupted.
+// made makes the memory. With many keys that takes long, so ctx can end the wait.
 func (f *memoryFlags) made(ctx context.Context) (store.Store, error) {
 	type result struct {
 		store.Store

@@ -105,7 +105,7 @@ func inputs(args, in []string) ([]string, error) {
 	return in, nil
 }
 
-// aHosts are the hosts of --a-hosts; nil: there is no such flag.
+// aHosts returns the hosts of --a-hosts, nil without that flag.
 func aHosts(hosts, in []string, spec *graph.Spec) (*replay.Hosts, error) {
 	switch {
 	case hosts == nil:
@@ -132,7 +132,7 @@ func replaySpec(file string, nfs []string) (*graph.Spec, error) {
 	return chain(nfs)
 }
 
-// shown refuses a number of packets to show that is below 0.
+// shown refuses a negative --show.
 func shown(n int) error {
 	if n < 0 {
 		return fmt.Errorf("--show %d: want a number from 0", n)

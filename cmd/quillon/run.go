@@ -59,17 +59,17 @@ type runFlags struct {
 	watchdog time.Duration
 	logs     logFlags
 	verbose  bool
-	orders   *orders // nil: run takes them
-	held     bool    // when the process has ended, some frames do not cross
+	orders   *orders // nil: run calls takeOrders
+	held     bool    // some frames do not cross once the process has ended
 }
 
-// orders are the orders that come by signals, from the first change of an interface to the last one,
-// so that a signal does not end the process half-way. Orders to stop and to reload are kept
-// apart, so that none replaces the other.
+// orders are signals taken as orders, from before the first change of an interface until after the last one,
+// so that a signal does not end the process half-way. Orders to stop and orders to reload have channels of
+// their own, so that neither replaces the other.
 type orders struct{ stop, reload chan os.Signal }
 
-// takeOrders turns signals into orders. It also ignores SIGPIPE: a closed pipe is only an error of
-// writing.
+// takeOrders turns SIGINT, SIGTERM and SIGHUP into orders. It also ignores SIGPIPE: a closed pipe is then
+// only an error of writing.
 func takeOrders() *orders {
 	o := &orders{make(chan os.Signal, 1), make(chan os.Signal, 1)}
 	signal.Notify(o.stop, unix.SIGINT, unix.SIGTERM)
@@ -78,14 +78,14 @@ func takeOrders() *orders {
 	return o
 }
 
-// release restores the default effect of signals.
+// release restores the default effects of the signals.
 func (o *orders) release() {
 	signal.Stop(o.stop)
 	signal.Stop(o.reload)
 	signal.Reset(unix.SIGPIPE)
 }
 
-// bound is what run --json prints once it runs.
+// bound is what run --json prints when the instance is ready.
 type bound struct {
 	Name    string       `json:"name"`
 	Control string       `json:"control"`
@@ -254,7 +254,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.watchdog, "watchdog", 10*time.Second, "end the process, as by a crash, when a worker has computed or slept for so long without a breath; 0: never")
 }
 
-// spec is the Spec that the arguments ask for.
+// spec returns the Spec that the arguments describe.
 func (f *runFlags) spec(file string) (*graph.Spec, error) {
 	switch {
 	case file == "" && f.inline == "":
@@ -298,7 +298,7 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 	return inlineSpec(f.inline, f.nfs, f.port, more)
 }
 
-// read reads a spec; with --keep its pairs leave their wires, where they do not say otherwise.
+// read reads a spec. With --keep, pairs that do not set keep= get keep=true.
 func (f *runFlags) read(file string) (*graph.Spec, error) {
 	s, err := readSpec(file, open.Kinds())
 	if err != nil || !f.keep {
@@ -314,13 +314,13 @@ func (f *runFlags) read(file string) (*graph.Spec, error) {
 	return s, nil
 }
 
-// present is an error if an interface or a processor that spec needs is not there.
+// present returns an error if an interface or a processor that spec needs is missing.
 func present(spec *graph.Spec) error {
 	_, err := cpusOf(spec)
 	return cmp.Or(err, open.Check(spec))
 }
 
-// dryRun prints the way from one Spec to another.
+// dryRun prints the plan that changes old into new.
 func dryRun(cmd *cobra.Command, old, new *graph.Spec) error {
 	plan, err := graph.Diff(old, new)
 	if err != nil {
@@ -329,7 +329,7 @@ func dryRun(cmd *cobra.Command, old, new *graph.Spec) error {
 	return show(cmd, plan, func(w io.Writer) { fmt.Fprint(w, plan) })
 }
 
-// instanceName is the name of the instance without --name.
+// instanceName returns the name of the instance: --name, or else a name from the file or the interfaces.
 func (f *runFlags) instanceName(file string) string {
 	switch {
 	case f.name != "":
@@ -341,7 +341,7 @@ func (f *runFlags) instanceName(file string) string {
 	return strings.ReplaceAll(f.inline, ",", "-")
 }
 
-// stateFile is the file in which apps of the instance keep what outlives it.
+// stateFile returns the file in which apps of the instance keep what must survive the process.
 func (f *runFlags) stateFile(instance string) *state.File {
 	switch f.state {
 	case state.None:
@@ -352,7 +352,7 @@ func (f *runFlags) stateFile(instance string) *state.File {
 	return state.New(f.state, false)
 }
 
-// checkSocket refuses a name that cannot be a file's.
+// checkSocket refuses an instance name that cannot be a file name.
 func (f *runFlags) checkSocket(name string) error {
 	if f.control == "" && !isName(name) {
 		return fmt.Errorf("an instance cannot be named %q: want a file name; give one with --name", name)
@@ -360,12 +360,12 @@ func (f *runFlags) checkSocket(name string) error {
 	return nil
 }
 
-// isName reports whether an instance can have the name: its socket is a file of that name.
+// isName reports whether an instance can have this name: its socket is a file with that name.
 func isName(name string) bool {
 	return !strings.ContainsRune(name, '/') && !strings.HasPrefix(name, ".")
 }
 
-// running is an instance from the beginning of its start to its end.
+// running is an instance, from the beginning of its start to its end.
 type running struct {
 	*runFlags
 	cmd        *cobra.Command
@@ -383,12 +383,12 @@ type running struct {
 	cpus       []int  // processors to which workers are pinned; none: they are not pinned
 	namespace  string // the network namespace of its interfaces
 
-	troubles atomic.Pointer[[]string] // of the lookout; nil: it has not looked yet
+	troubles atomic.Pointer[[]string] // from the lookout; nil: it has not looked yet
 	begun    clock.Time
 
 	priorityNote string
 	latencyNote  string   // "": --latency was not given
-	awake        *os.File // while this is open, processors stay awake
+	awake        *os.File // while this file is open, processors stay awake
 
 	control *admin.Server
 	filter  port.Filter // the filter with which the ports were opened
@@ -398,10 +398,10 @@ type running struct {
 	served  *served
 	unserve func() error
 	joined  *joined
-	worked  bool // its workers ran
+	worked  bool // the workers have run
 }
 
-// errStop is the error of a start that an order to stop has ended.
+// errStop is the error of a start that was ended by an order to stop.
 var errStop = errors.New("told to stop")
 
 // run opens the ports and runs the graph until a signal or an error.
@@ -451,8 +451,8 @@ func (f *runFlags) run(cmd *cobra.Command, spec *graph.Spec, file string) error 
 	return r.work()
 }
 
-// claim opens the control socket, before anything is changed: of two instances with one name the second
-// changes nothing. Requests wait until the instance runs.
+// claim opens the control socket before anything is changed, so that the second of two instances with one
+// name changes nothing. Requests wait until the instance runs.
 func (r *running) claim() (err error) {
 	if r.namespace, err = bridge.Namespace(); err != nil {
 		return err
@@ -475,7 +475,8 @@ func (r *running) claim() (err error) {
 	return err
 }
 
-// prioritize gives the threads their priority, before any frames wait for them, and does what --latency asks for.
+// prioritize sets the priority of the threads before frames can wait for them, and does what --latency asks
+// for.
 func (r *running) prioritize() error {
 	r.priorityNote, r.workers = r.workers.take()
 	r.quicken()
@@ -493,7 +494,7 @@ func (r *running) openPorts() (err error) {
 	return asRoot(err)
 }
 
-// asRoot adds to an error what to do if this process lacks permissions that root usually has.
+// asRoot adds advice to an error if this process lacks permissions that root usually has.
 func asRoot(err error) error {
 	switch {
 	case !errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "as root"):
@@ -508,7 +509,7 @@ func (r *running) build() (err error) {
 	r.state = r.stateFile(r.name)
 	r.inst, err = graph.New(graph.Config{
 		Spec: r.spec, Kinds: kinds(), Ports: r.ports.Queues(), Clock: r.clk,
-		// Tables of flows are hashed with the seed: senders must not know it.
+		// Flow tables are hashed with the seed, so senders must not know it.
 		Seed: rand.Uint64(),
 		Poll: r.latency == latencies[2],
 		Nice: int(r.workers.workers.Nice), Realtime: int(r.workers.workers.Priority), CPUs: r.cpus,
@@ -541,9 +542,9 @@ func (r *running) build() (err error) {
 	return nil
 }
 
-// attach has frames come here, after the apps have taken over the state of an earlier process: a frame
-// of a connection that only they can translate must not cross before they have bound
-// it.
+// attach directs frames to this process. Before that, the apps have taken over the state of an earlier
+// process: a frame of a connection that only they can translate must not cross before they have bound the
+// connection.
 func (r *running) attach() error {
 	if err := r.ports.Orphaned(r.inst); err != nil {
 		return err
@@ -558,7 +559,7 @@ func (r *running) attach() error {
 	return nil
 }
 
-// serve opens the addresses for controllers and other boards.
+// serve opens the addresses for controllers, for the page and for other boards.
 func (r *running) serve() error {
 	served, closeAll, err := r.p4rt.listen(r.inst, r.name, r.control.Path(), r.clk, r.log)
 	if err != nil {
@@ -587,7 +588,7 @@ func (r *running) drop() (err error) {
 	return err
 }
 
-// show prints the ports, addresses and notes of the instance.
+// show prints what the instance runs: ports, addresses, notes, state files, privileges and priority.
 func (r *running) show() error {
 	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.Bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Priority: r.priorityNote, Latency: r.latencyNote, Spec: r.spec}
 	for _, out := range r.inst.Spec().Unlinked(kinds()) {
@@ -631,13 +632,13 @@ func (r *running) show() error {
 		}
 		fmt.Fprintf(w, "running as %s, control socket %s\n", r.name, r.control.Path())
 	})
-	if err != nil { // the disk may be full, which is nothing to frames
+	if err != nil { // the disk may be full, which does not matter to frames
 		r.log.Warn(fmt.Sprintf("what runs cannot be said: %v", err))
 	}
 	return nil
 }
 
-// work runs the workers, and carries out orders meanwhile.
+// work runs the workers, and carries out orders until the instance ends.
 func (r *running) work() error {
 	ctx, cancel := context.WithCancel(r.cmd.Context())
 	defer cancel()
@@ -646,7 +647,7 @@ func (r *running) work() error {
 	go func() { done <- r.inst.Run(ctx) }()
 	started := r.collect
 	if len(r.served.Devices) > 0 {
-		started = func() {} // collectLess was called
+		started = func() {} // listen has called garbage.Less
 	}
 	warned(r.log, r.inst)
 	if r.state.App() != "" && r.state.Path() != "" {
@@ -675,8 +676,8 @@ func (r *running) work() error {
 			if err == nil {
 				return r.finish(nil)
 			}
-			// A worker failed. The XDP programs and the wire stay: when the process has ended, its
-			// sockets are closed, and frames cross in the kernel.
+			// A worker failed. XDP programs and wires stay attached: when the process has ended, its sockets
+			// are closed, and frames cross in the kernel.
 			_ = r.control.Hangup()
 			free, e := r.ports.Free()
 			err = errors.Join(err, e)
@@ -688,8 +689,8 @@ func (r *running) work() error {
 	}
 }
 
-// stopping waits for the order to stop, and then for a breath of every worker. If one is stuck, the
-// process ends with the XDP programs attached, so that frames which may cross without it do so.
+// stopping waits for the order to stop, and then for a breath of every worker. If a worker is stuck, the
+// process ends with its XDP programs attached, so that frames cross that may cross without it.
 func (r *running) stopping(breathed chan<- struct{}) {
 	select {
 	case <-r.life.stopping:
@@ -709,8 +710,7 @@ func (r *running) stop(cancel func(), breathed <-chan struct{}, done <-chan erro
 	<-breathed
 	r.life.at("leaving the pool")
 	lost := r.joined.leave(r.orders.stop)
-	// Ports stop taking frames before workers stop: frames that wait for a stopped worker would be
-	// held up.
+	// Ports stop taking frames before workers stop: frames for a stopped worker would wait in its queues.
 	r.life.at("detaching the ports")
 	r.quiesce()
 	err := r.ports.Detach()
@@ -719,12 +719,12 @@ func (r *running) stop(cancel func(), breathed <-chan struct{}, done <-chan erro
 	return r.finish(errors.Join(lost, err, <-done))
 }
 
-// finish undoes what the start has done, and returns err; an order to stop is no error.
+// finish undoes what the start has done, and returns err and its own errors; errStop is no error.
 func (r *running) finish(err error) error {
 	if errors.Is(err, errStop) {
 		err = nil
 	}
-	r.life.end() // from here on the bound of a stop holds, whatever the reason
+	r.life.end() // from here on the time limit of a stop holds, whatever the reason
 	r.life.at("closing what is open")
 	errs := []error{err}
 	if r.unserve != nil {
@@ -747,17 +747,17 @@ func (r *running) finish(err error) error {
 	if r.state != nil {
 		errs = append(errs, r.state.Close())
 	}
-	if r.control != nil { // the control socket is closed last, when the next instance finds everything free
+	if r.control != nil { // last: the next instance then finds everything free
 		errs = append(errs, r.control.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// quietLimit is how long a process that ends waits for servers' answers to requests for guarded words: as long as
-// clover-steer lets others' atomics wait (repair=).
+// quietLimit is how long a process that ends waits for answers to requests for guarded words. It is the time
+// for which clover-steer, by its default repair=, makes other clients' atomics wait.
 const quietLimit = 600 * time.Millisecond
 
-// quiesce stops apps from beginning requests for guarded words, and waits for those under way.
+// quiesce stops apps from sending requests for guarded words, and waits for the answers to those under way.
 func (r *running) quiesce() {
 	if !r.ports.Guarded() {
 		return
@@ -776,7 +776,7 @@ func (r *running) quiesce() {
 	}
 }
 
-// printHeld prints which frames do not cross when the process has ended.
+// printHeld prints which frames do not cross once the process has ended.
 func (r *running) printHeld() {
 	for _, p := range r.ports.Held() {
 		r.held = true
@@ -792,7 +792,7 @@ func (r *running) printHeld() {
 	}
 }
 
-// leftWires says what a failed worker leaves of the inline pairs of spec.
+// leftWires describes what a failed worker leaves of the inline pairs of spec.
 func leftWires(spec *graph.Spec, err error) string {
 	for _, p := range spec.Ports {
 		switch {
@@ -806,7 +806,7 @@ func leftWires(spec *graph.Spec, err error) string {
 	return ""
 }
 
-// warned prints the warnings in the reports of apps.
+// warned logs the warnings in the reports of apps.
 func warned(log *slog.Logger, inst *graph.Instance) {
 	for _, app := range slices.Sorted(maps.Keys(inst.Spec().Apps)) {
 		r, err := inst.Report(app)
@@ -819,19 +819,20 @@ func warned(log *slog.Logger, inst *graph.Instance) {
 	}
 }
 
-// takenOver is a report of an app that keeps a state: why the app took nothing over when it
-// started, if there was anything. It is known after the app's first breath.
+// takenOver is the report of an app that keeps a state. why says why the app took nothing over when it
+// started; it is empty if there was nothing, or all was taken over. known is true after the app's first
+// breath.
 type takenOver interface {
 	Inherited() (why string, known bool)
 }
 
-// inherited prints what the app took over from the process before this one.
-// Its counters "taken-over" and "lost" tell how many connections.
+// inherited logs what an app took over from the process before this one. The app's counters "taken-over" and
+// "lost" count the connections.
 func inherited(ctx context.Context, log *slog.Logger, inst *graph.Instance, app string) {
 	for ctx.Err() == nil {
 		r, err := inst.Report(app)
 		if err != nil {
-			return // the app was removed, or has no report
+			return // the app was taken out, or has no report
 		}
 		h, ok := r[0].(takenOver)
 		if !ok {
@@ -857,8 +858,8 @@ func inherited(ctx context.Context, log *slog.Logger, inst *graph.Instance, app 
 	}
 }
 
-// reload reads the Spec's file again, and applies it. After an error, which it prints, the old graph
-// goes on.
+// reload reads the Spec's file again and applies it. It logs errors. After an error the old graph goes on, but after
+// graph.ErrPort the new one runs.
 func (r *running) reload() {
 	inst, file := r.inst, r.file
 	if file == "" {

@@ -16,8 +16,8 @@ import (
 	"github.com/quillon/quillon/snic"
 )
 
-// A function that runs on a board beside others, on a copy of the frame, does what it does when
-// they run one after the other: to the bytes, and with drops, answers and what it holds.
+// A function that runs on a board beside others, on a copy of the frame, has the same effects as when they
+// run one after the other: on the bytes, the drops, the answers and the frames that it holds.
 func TestSideBySide(t *testing.T) {
 	args := tried(t)
 	beside := 0
@@ -44,7 +44,7 @@ func sideBySide(t *testing.T, kind string, args graph.Args, e *effect.Effects) i
 	looks := "none"
 	for f := effect.Ethernet; f <= effect.Payload; f <<= 1 {
 		if e.Writes&(f|effect.Length) == 0 {
-			looks = f.String() // the last that it leaves alone
+			looks = f.String() // the last field that the function does not write
 		}
 	}
 	text := fmt.Sprintf(`

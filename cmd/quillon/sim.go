@@ -112,7 +112,7 @@ stays one in table and picture, whether it is known (--known) or not.`,
 	return cmd
 }
 
-// addParams adds flags of how figures are rerun.
+// addParams adds the flags that say how figures are rerun.
 func addParams(f *pflag.FlagSet, par *figure.Params, zipf *float64) {
 	f.Uint64Var(&par.Seed, "seed", 1, "of everything random")
 	f.BoolVar(&par.Quick, "quick", false, "fewer points, shorter runs (too short for the tails of 2.14 and 2.15)")
@@ -135,19 +135,19 @@ func (c *simCheck) add(f *pflag.FlagSet) {
 	f.StringVar(&c.record, "record", "", "write what was missed to a CSV `FILE`: figure, panel, series, x, ours over published")
 }
 
-// figureInfo is a line of the list.
+// figureInfo is a line of the list of figures.
 type figureInfo struct {
 	Figure      string `json:"figure"`
 	Caption     string `json:"caption"`
 	Document    string `json:"document"`
 	Calibration bool   `json:"calibration,omitempty"`
-	// Fitted are the curves to which constants were fitted, if these are not all.
+	// Fitted are the curves to which constants were fitted, if they are not all curves of the figure.
 	Fitted []string `json:"fitted,omitempty"`
-	// Whole: all of it is input, whether constants come from it or not.
+	// Whole: all of the figure is input to the models, whether constants come from it or not.
 	Whole bool `json:"no_prediction,omitempty"`
-	// Own: nothing was published, so nothing is compared.
+	// Own: the figure is an experiment of quillon; nothing was published, so nothing is compared.
 	Own bool `json:"experiment,omitempty"`
-	// Inputs are points that nothing was predicted for.
+	// Inputs are points that are input to the models, not predicted.
 	Inputs []string `json:"inputs,omitempty"`
 }
 
@@ -219,14 +219,14 @@ func runSim(ctx context.Context, cmd *cobra.Command, figures []*figure.Figure, p
 	return check.run(cmd, results)
 }
 
-// simCheck says what is done with what was missed.
+// simCheck says what is done about misses: points and ratios too far from the published ones.
 type simCheck struct {
 	on            bool
 	known, record string
-	list          []figure.Miss // of known
+	list          []figure.Miss // the misses in the file known
 }
 
-// load reads the list of known misses.
+// load reads the file of --known.
 func (c *simCheck) load() error {
 	if c.known == "" {
 		return nil
@@ -245,7 +245,8 @@ func (c *simCheck) load() error {
 	return nil
 }
 
-// run records what was missed, and fails for it.
+// run records the misses for --record, and with --check returns an error if there are any, or any that are
+// not known.
 func (c *simCheck) run(cmd *cobra.Command, results []*figure.Result) error {
 	var missed []figure.Miss
 	for _, r := range results {
@@ -278,8 +279,8 @@ func (c *simCheck) run(cmd *cobra.Command, results []*figure.Result) error {
 // barWidth is the length of the progress bar, in characters.
 const barWidth = 24
 
-// progressBar is a bar, the share done, the part that runs, and the time left
-// at the speed so far.
+// progressBar returns a bar, the share that is done, the time that is left at the speed so far, and the part
+// that runs.
 func progressBar(p figure.Progress, spent time.Duration) string {
 	full := int(p.Done*barWidth + 0.5)
 	bar := strings.Repeat("=", full) + strings.Repeat(" ", barWidth-full)

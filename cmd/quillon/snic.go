@@ -24,7 +24,7 @@ import (
 	"github.com/quillon/quillon/snic/dag"
 )
 
-// snicKind is the kind of apps that these commands are for.
+// snicKind is the kind of apps that are boards.
 const snicKind = "snic"
 
 func newSNICCmd() *cobra.Command {
@@ -41,7 +41,7 @@ quillon table and, by P4Runtime, quillon ctl change the same.`
 	return cmd
 }
 
-// boardOf is the board that a command is for: its name and arguments.
+// boardOf returns the name and the arguments of the board that a command addresses.
 func boardOf(c *admin.Client, app string) (string, graph.Args, error) {
 	g, err := c.Graph()
 	if err != nil {
@@ -65,7 +65,7 @@ func boardOf(c *admin.Client, app string) (string, graph.Args, error) {
 	return "", nil, fmt.Errorf("several boards run there: choose one with --app: %s", strings.Join(found, ", "))
 }
 
-// onBoard is asking for commands about a board.
+// onBoard is asking, for commands about a board.
 func onBoard[V any](cmd *cobra.Command, ask func(c *admin.Client, app string, is graph.Args, args []string) (V, error), text func(io.Writer, V)) *cobra.Command {
 	var app string
 	cmd = asking(cmd, func(c *admin.Client, args []string) (V, error) {
@@ -80,7 +80,7 @@ func onBoard[V any](cmd *cobra.Command, ask func(c *admin.Client, app string, is
 	return cmd
 }
 
-// change is how a command has changed a deployment.
+// change is what a command has changed in a deployment.
 type change struct {
 	App string `json:"app"`
 	// Changes are lines such as "dag 9 added".
@@ -96,8 +96,8 @@ func changeText(w io.Writer, v change) {
 	}
 }
 
-// edit changes the deployment of a board. f replaces entries; it must not change the entries
-// themselves.
+// edit changes the deployment of a board. f may replace entries of the deployment, but must not modify an
+// entry in place.
 func edit(c *admin.Client, app string, is graph.Args, f func(*dag.Spec) error) (change, error) {
 	next, err := dag.Parse([]byte(is["deployment"]))
 	if err != nil {
@@ -120,7 +120,7 @@ func edit(c *admin.Client, app string, is graph.Args, f func(*dag.Spec) error) (
 	return change{app, differences(was, next)}, nil
 }
 
-// differences are lines about what was added to, changed in and removed from a deployment.
+// differences describes what was added to, changed in and removed from a deployment, a line each.
 func differences(was, now *dag.Spec) []string {
 	out := []string{}
 	compare(&out, "task", was.Tasks, now.Tasks)
@@ -181,8 +181,8 @@ func ruleText(r dag.RuleSpec) string {
 	return s
 }
 
-// deploymentIn is the deployment in src: all of it, or where src is a spec that
-// of its board.
+// deploymentIn returns the deployment in src: src itself, or if src is a spec, the deployment of its only
+// board.
 func deploymentIn(file string, src []byte) ([]byte, error) {
 	if !slices.ContainsFunc(slices.Collect(bytes.Lines(src)), func(l []byte) bool { return bytes.HasPrefix(l, []byte("apps:")) }) {
 		return src, nil
@@ -205,7 +205,7 @@ func deploymentIn(file string, src []byte) ([]byte, error) {
 	return found, nil
 }
 
-// readDeployment reads a deployment from a file, or from what is piped in.
+// readDeployment reads a deployment from a file, or from standard input if file is "-".
 func readDeployment(cmd *cobra.Command, file string) (*dag.Spec, []byte, error) {
 	var src []byte
 	var err error
@@ -227,7 +227,7 @@ func readDeployment(cmd *cobra.Command, file string) (*dag.Spec, []byte, error) 
 	return s, src, nil
 }
 
-// knownTasks refuses unknown network functions.
+// knownTasks refuses a kind, or arguments, that cannot be a task's.
 func knownTasks(kind string, args map[string]string) error {
 	k, err := kindByName(kind)
 	if err != nil {
@@ -250,7 +250,7 @@ type checked struct {
 	Tasks   int          `json:"tasks"`
 	Tenants int          `json:"tenants"`
 	Rules   int          `json:"rules"`
-	Chains  int          `json:"chains"` // bitstreams to be made
+	Chains  int          `json:"chains"` // bitstreams that must be made
 	Bytes   int64        `json:"bytes"`  // of all bitstreams
 	DAGs    []checkedDAG `json:"dags"`
 }
@@ -259,9 +259,9 @@ type checkedDAG struct {
 	UID    uint32 `json:"uid"`
 	Tenant string `json:"tenant"`
 	Run    string `json:"run"`
-	// Stages are what may run in parallel: stages of branches of tasks.
+	// Stages are the DAG's stages, each with the branches of tasks that may run side by side.
 	Stages [][]string `json:"stages"`
-	Fits   bool       `json:"fits"` // in one region
+	Fits   bool       `json:"fits"` // all tasks fit into one region
 }
 
 func check(spec *dag.Spec) (checked, error) {
@@ -327,7 +327,7 @@ one region, and how many bitstreams there are to make.`,
 	}
 }
 
-// stagesText is stages of branches in words, those that may run side by side in braces.
+// stagesText writes stages in order; branches that may run side by side are in braces.
 func stagesText(all [][]string) string {
 	var stages []string
 	for _, s := range all {
@@ -376,7 +376,7 @@ func newSNICShowCmd() *cobra.Command {
 		func(w io.Writer, v string) { fmt.Fprintln(w, strings.TrimRight(v, "\n")) })
 }
 
-// onViews is asking for a part of each worker's view of a board.
+// onViews is asking, for a part of the view that each worker has of a board.
 func onViews[V any](cmd *cobra.Command, part func(worker int, v snic.View) V, text func(io.Writer, V)) *cobra.Command {
 	return onBoard(cmd, func(c *admin.Client, app string, _ graph.Args, _ []string) ([]V, error) {
 		return parts(c, app, part)
@@ -392,7 +392,7 @@ func parts[V any](c *admin.Client, app string, part func(worker int, v snic.View
 	return out, err
 }
 
-// perWorker prints a part of each worker's view, with a heading if there are several workers.
+// perWorker prints a part of each worker's view, with headings if there are several workers.
 func perWorker[V any](text func(io.Writer, V)) func(io.Writer, []V) {
 	return func(w io.Writer, all []V) {
 		for i, v := range all {
@@ -404,7 +404,7 @@ func perWorker[V any](text func(io.Writer, V)) func(io.Writer, []V) {
 	}
 }
 
-// The commands below print a list of these with --json, one a worker.
+// The commands below print a list of these with --json, one for each worker.
 type (
 	boardRegions struct {
 		Worker  int               `json:"worker"`
@@ -413,12 +413,12 @@ type (
 	}
 	boardEvents struct {
 		Worker int              `json:"worker"`
-		Events []snic.EventView `json:"events"` // the latest last
+		Events []snic.EventView `json:"events"` // oldest first
 	}
 	boardTasks struct {
 		Worker int               `json:"worker"`
 		Tasks  []snic.TaskView   `json:"tasks"`
-		Memory *snic.BoardMemory `json:"memory,omitempty"` // none: the board has none
+		Memory *snic.BoardMemory `json:"memory,omitempty"` // nil: the board has no memory
 	}
 	boardDAGs struct {
 		Worker int            `json:"worker"`
@@ -468,7 +468,7 @@ arguments stay, and its memory if that stays or grows.`,
 			if s.Tasks == nil {
 				s.Tasks = map[string]dag.TaskSpec{}
 			}
-			t.Restart = s.Tasks[args[0]].Restart // another value would start the task anew
+			t.Restart = s.Tasks[args[0]].Restart // a different value would start the task anew
 			s.Tasks[args[0]] = t
 			return nil
 		})
@@ -488,7 +488,7 @@ arguments stay, and its memory if that stays or grows.`,
 	f.BoolVar(&remote, "remote", true, "other boards of the pool may run it")
 	f.BoolVar(&t.Endpoint, "endpoint", false, "the endpoint may do its work")
 	f.StringVar(&t.Fault, "fault", "", "what becomes of its packets when a fault of its memory has stopped it, or it has panicked: `drop` or pass (default: drop)")
-	add.PreRun = func(cmd *cobra.Command, _ []string) { // flags that were not given are left out
+	add.PreRun = func(cmd *cobra.Command, _ []string) { // leaves out flags that were not given
 		if cmd.Flags().Changed("area") {
 			t.Area = &area
 		}
@@ -689,7 +689,7 @@ With --json a list with {worker, tenants} of each worker, shares and grants from
 	return cmd
 }
 
-// unknownTenant is the error about a name that no tenant of a deployment has.
+// unknownTenant returns the error about a name that no tenant of a deployment has.
 func unknownTenant(name string, s *dag.Spec) error {
 	hint := ""
 	if near := graph.Near(name, slices.Sorted(maps.Keys(s.Tenants))); near != "" {
@@ -716,7 +716,7 @@ func tenantsText(w io.Writer, all []snic.TenantView) {
 		if t.Memory != nil {
 			share := byteCount(t.Memory.Share)
 			if t.Memory.Held > 0 && t.Memory.Share == 0 {
-				share = "-" // nobody has one
+				share = "-" // no tenant has a share
 			}
 			line += fmt.Sprintf("\t%s\t%s", byteCount(t.Memory.Held), share)
 		} else if memory {
@@ -815,7 +815,7 @@ worker has: {worker, regions, and that}, or with --events {worker, events}.`,
 	return cmd
 }
 
-// throughText is through which chains a DAG goes.
+// throughText names the chains that a DAG goes through.
 func throughText(d snic.DAGView) string {
 	s := strings.Join(d.Through, " | ")
 	if len(d.Aside) > 0 {
@@ -837,10 +837,10 @@ func regionsText(w io.Writer, all []snic.RegionView) {
 	}
 }
 
-// bitRate is a rate in bits a second.
+// bitRate formats a rate in bits a second.
 func bitRate(v float64) string { return short(v) + "bit/s" }
 
-// clip is a time in few digits.
+// clip rounds a time so that few digits are printed.
 func clip(d time.Duration) time.Duration {
 	switch {
 	case d > time.Minute:
@@ -911,7 +911,7 @@ func tasksText(w io.Writer, v boardTasks) {
 	}
 }
 
-// byteCount is a number of bytes, in a unit in which it is whole.
+// byteCount formats a number of bytes, in the largest unit in which it is whole.
 func byteCount(n int64) string {
 	unit := ""
 	for _, u := range []string{"k", "M", "G"} {

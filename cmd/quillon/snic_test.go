@@ -17,7 +17,7 @@ import (
 	"github.com/quillon/quillon/snic"
 )
 
-// posed is a board of which all is made up.
+// posed is a board with made-up contents.
 type posed struct{}
 
 func (posed) Push(c *graph.Ctx, _ int, b *packet.Batch) {
@@ -56,7 +56,7 @@ func (posed) Report() any {
 	}
 }
 
-// TestSNICViews: what each command shows of a board, as text and as JSON, is testdata/snic.
+// TestSNICViews: what each command shows of a board, as text and as JSON, is as in testdata/snic.
 func TestSNICViews(t *testing.T) {
 	x := graphtest.New(t, graph.Kind{Name: snicKind, In: []string{"a"}, Out: []string{"b"},
 		New: func(graph.Env, graph.Args) (graph.App, error) { return posed{}, nil }}, nil)

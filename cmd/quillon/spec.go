@@ -15,7 +15,7 @@ import (
 	"github.com/quillon/quillon/nf/replay"
 )
 
-// chain is the graph of the --nf flags between ports a and b.
+// chain returns the graph of the --nf flags, between ports a and b.
 func chain(nfs []string) (*graph.Spec, error) {
 	if len(nfs) == 0 {
 		return nil, errors.New("no network function given: add --nf KIND,arg=value,... (quillon nf list shows the kinds)")
@@ -28,7 +28,7 @@ func chain(nfs []string) (*graph.Spec, error) {
 	}
 	spec, err := replay.Chain(kinds(), nfs...)
 	if err == nil {
-		// The apps' own checks of their arguments.
+		// The apps check their arguments here.
 		_, err = graph.Wants(spec, kinds())
 	}
 	if err != nil {
@@ -37,7 +37,7 @@ func chain(nfs []string) (*graph.Spec, error) {
 	return spec, nil
 }
 
-// inlineSpec is the graph of run --inline: two interfaces and what is between.
+// inlineSpec returns the graph of run --inline: two interfaces and the functions between them.
 func inlineSpec(inline string, nfs []string, kind string, more graph.Args) (*graph.Spec, error) {
 	devA, devB, ok := strings.Cut(inline, ",")
 	if !ok || devA == "" || devB == "" || strings.Contains(devB, ",") {
@@ -61,8 +61,8 @@ func inlineSpec(inline string, nfs []string, kind string, more graph.Args) (*gra
 	return s, nil
 }
 
-// readSpec reads and checks a Spec file; with nil for ports it does not check their kinds. Files that the Spec names are relative
-// to the Spec's directory.
+// readSpec reads and checks a Spec file. If ports is nil, it does not check the kinds of ports. Files that
+// the Spec names are relative to the Spec's directory.
 func readSpec(file string, ports []graph.PortKind) (*graph.Spec, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -89,7 +89,7 @@ func readSpec(file string, ports []graph.PortKind) (*graph.Spec, error) {
 	return s, specError(file, err)
 }
 
-// specError is an error with its place in the file.
+// specError adds the file's name and the place in it to an error about a spec.
 func specError(file string, err error) error {
 	var bad *graph.SpecError
 	switch {

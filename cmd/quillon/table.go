@@ -38,7 +38,7 @@ priority of an entry is 1 unless priority= says otherwise; the highest counts.`
 	return cmd
 }
 
-// tableName is APP.TABLE.
+// tableName splits APP.TABLE.
 func tableName(s string) (app, name string, err error) {
 	app, name, ok := strings.Cut(s, ".")
 	if !ok || app == "" || name == "" {
@@ -90,12 +90,12 @@ func newTableChangeCmd(what, short, example string) *cobra.Command {
 		}, func(io.Writer, struct{}) {})
 }
 
-// rows are a table as it is shown.
+// rows is a table, as table show prints it.
 type rows struct {
 	Table   string       `json:"table"`
 	Default *table.Text  `json:"default,omitempty"`
 	Entries []table.Text `json:"entries"`
-	// More: there are entries behind those of --max.
+	// More: there are more entries than --max.
 	More bool `json:"more,omitempty"`
 	decl *table.Decl
 }
@@ -127,7 +127,7 @@ given values in their keys.`,
 			return r, fmt.Errorf("there is no table %s; quillon table list shows what there is", args[0])
 		}
 		r.decl = &all[at].Decl
-		// As the instance writes them.
+		// The instance's own notation of the values is what entries are compared with.
 		e, err := all[at].Parse(table.Text{Match: want.Match})
 		if err != nil {
 			return r, err
@@ -183,7 +183,7 @@ given values in their keys.`,
 	return cmd
 }
 
-// pairs are NAME=VALUE of the fields that have a value, in their order.
+// pairs returns NAME=VALUE for each of fields that has a value.
 func pairs(fields []table.Field, values map[string]string) (out []string) {
 	for _, f := range fields {
 		if v, ok := values[f.Name]; ok {
@@ -196,7 +196,7 @@ func pairs(fields []table.Field, values map[string]string) (out []string) {
 	return out
 }
 
-// callText is an action as it is typed.
+// callText returns an action in the form in which users type it.
 func callText(d *table.Decl, t table.Text) string {
 	out := []string{t.Action}
 	if n := d.Action(t.Action); n >= 0 {

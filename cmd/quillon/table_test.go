@@ -12,7 +12,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// The command line against an instance with apps that have tables.
+// Table commands against an instance with apps that have tables.
 func TestTableCommand(t *testing.T) {
 	inst, err := graph.New(graph.Config{Kinds: kinds(), Spec: &graph.Spec{Apps: map[string]graph.AppSpec{"steer": {Kind: "clover-steer"}, "box": {Kind: "swordbox"},
 		"nic": {Kind: "snic", Args: graph.Args{"deployment": "regions: {count: 1, area: 1}"}}}}})

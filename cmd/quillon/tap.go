@@ -18,7 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
-// tapped is the result of tap.
+// tapped is the result of a tap.
 type tapped struct {
 	At      string `json:"at"`
 	File    string `json:"file"`
@@ -83,14 +83,14 @@ leads the frames of each port to its pair; elsewhere only what the apps want is 
 	return cmd
 }
 
-// errEnough ends a tap that has copied as many frames as were asked for.
+// errEnough ends a loop that has done all that was asked for. It is no error to the user.
 var errEnough = errors.New("enough")
 
 func (r *tapped) copy(ctx context.Context, cmd *cobra.Command, c *admin.Client, count int) (err error) {
 	var w *pcap.Writer
 	var file, through io.WriteCloser
 	_, plain := pcap.Compress(nil, r.File)
-	// The file is made once the instance has agreed: a refusal leaves none.
+	// The file is made only when the instance has agreed, so that a refusal leaves no file.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	begin := func() {
@@ -99,7 +99,7 @@ func (r *tapped) copy(ctx context.Context, cmd *cobra.Command, c *admin.Client, 
 			w, err = newCapture(through, plain, r.At)
 		}
 		if err != nil {
-			// No frame may ever come: end without one.
+			// Perhaps no frame ever comes, so the tap must not wait for one.
 			cancel()
 			return
 		}
@@ -143,8 +143,8 @@ func create(cmd *cobra.Command, name string) (io.WriteCloser, error) {
 	if name == "-" {
 		return standardOutput{cmd.OutOrStdout()}, nil
 	}
-	// What others say to each other is not for everybody to read. Who has made the file before reads it; a pipe
-	// is somebody's who is to.
+	// A capture holds what others say to each other, so a new file is only its owner's to read. The readers
+	// of a file that exists stay, and a pipe belongs to its reader.
 	i, err := os.Stat(name)
 	if err == nil && !i.Mode().IsRegular() {
 		return os.OpenFile(name, os.O_RDWR, 0)
@@ -159,7 +159,7 @@ func create(cmd *cobra.Command, name string) (io.WriteCloser, error) {
 	return file, nil
 }
 
-// standardOutput is not closed.
+// standardOutput has a Close that does nothing.
 type standardOutput struct{ io.Writer }
 
 func (standardOutput) Close() error { return nil }

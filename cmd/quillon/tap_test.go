@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestCapture: a capture is its maker's alone, unless it was there before, and not in a file of another user's, who may
-// have it open. What is no file is written to.
+// TestCapture: only its maker can read a new capture; a file that was there before keeps its mode. A file of
+// another user is refused, since that user may have it open. A path that is no file is written to.
 func TestCapture(t *testing.T) {
 	dir := t.TempDir()
 	make := func(name string) error {

@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// TestRatesOfTCP: one TCP connection gets the rate that a policer and a shaper are told,
-// whatever its congestion control. A machine that does other work lets the worker and
-// TCP wait, and both lose by it: what fails then is tried again.
+// TestRatesOfTCP: one TCP connection gets the rate of a policer and of a shaper with each congestion control.
+// On a machine that does other work the worker and TCP have to wait, which lowers the rate: what fails then
+// is tried again.
 func TestRatesOfTCP(t *testing.T) {
 	if exec.Command("unshare", "-n", "true").Run() != nil {
 		t.Skip("needs root to make network namespaces")
@@ -44,7 +44,7 @@ func TestRatesOfTCP(t *testing.T) {
 	}
 }
 
-// ratesOfTCP are those of the congestion controls that did not get the rate.
+// ratesOfTCP returns the congestion controls that did not get the rate.
 func ratesOfTCP(t *testing.T, nf string, controls []string) (failed []string) {
 	const rate, seconds = 50, 5 // Mbit/s
 	var commands strings.Builder
@@ -78,10 +78,10 @@ quillon stop
 		}
 		got := result.End.Received.Bits / 1e6
 		t.Logf("%s: %.1f Mbit/s of %d", control, got, rate)
-		// Both count the frames' headers, and the connection's bytes alone are counted
-		// here. The bucket is full at the beginning, of a policer both of them are.
+		// The policer and the shaper count the frames' headers; only the connection's bytes are counted here.
+		// The bucket is full at the beginning; a policer has two full ones.
 		const headers = 1448. / 1514
-		// On a busy machine they come in longer than they were sent.
+		// On a busy machine the bytes take longer to arrive than to be sent.
 		text, err = os.ReadFile(filepath.Join(dir, control+".ns"))
 		took, err2 := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
 		if err := errors.Join(err, err2); err != nil {
@@ -97,8 +97,8 @@ quillon stop
 	return failed
 }
 
-// processorsBusy returns a function that says for how much of the time since then the
-// machine's processors had work.
+// processorsBusy returns a function that says for which share of the time since then the machine's processors
+// had work.
 func processorsBusy(t *testing.T) func() float64 {
 	// user, nice, system, idle, iowait and so on, in ticks: proc_stat(5)
 	read := func() (idle, all float64) {

@@ -113,8 +113,8 @@ func topText(w io.Writer, v rates.View) {
 	}
 }
 
-// quitKey calls quit when q is pressed. Until back is called, the terminal passes each key on at once and does not
-// show it. Keys for signals work as usual.
+// quitKey calls quit when q is pressed. Until back is called, the terminal passes on each key at once and
+// does not show it. Keys for signals work as usual.
 func quitKey(tty *os.File, quit func()) (back func(), err error) {
 	fd := int(tty.Fd())
 	was, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -143,7 +143,7 @@ func quitKey(tty *os.File, quit func()) (back func(), err error) {
 	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, was) }, nil
 }
 
-// drawTop redraws the terminal, as many lines and columns as it has.
+// drawTop redraws the terminal. It cuts the text to the lines and columns of the terminal.
 func drawTop(screen *os.File, v rates.View) {
 	cols, rows, err := term.GetSize(int(screen.Fd()))
 	if err != nil || cols < 1 || rows < 3 {
@@ -157,7 +157,7 @@ func drawTop(screen *os.File, v rates.View) {
 	if len(lines) > rows-1 {
 		lines = lines[:rows-1]
 	}
-	// A line that wrapped would push the others down.
+	// A line that wraps would push the others down.
 	for i, l := range lines {
 		lines[i] = columns(l, cols)
 	}
@@ -165,8 +165,8 @@ func drawTop(screen *os.File, v rates.View) {
 	fmt.Fprintf(screen, "\x1b[H%s\x1b[K\n\x1b[J", strings.Join(lines, "\x1b[K\n"))
 }
 
-// columns is what of a line fits into so many columns of a terminal: most characters take one, those of East Asian
-// scripts two, marks on others none.
+// columns returns the beginning of a line that fits into n columns of a terminal: most characters take one
+// column, those of East Asian scripts two, and marks on others none.
 func columns(s string, n int) string {
 	for i, r := range s {
 		w := 1
@@ -183,7 +183,7 @@ func columns(s string, n int) string {
 	return s
 }
 
-// short is a rate with three digits and a unit prefix.
+// short formats a rate with three digits and a unit prefix.
 func short(x float64) string {
 	for _, u := range []struct {
 		f float64

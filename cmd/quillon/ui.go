@@ -50,7 +50,7 @@ is not asked.`,
 			if err != nil {
 				return err
 			}
-			again := target{name: g.Name, control: t.control} // also when another starts beside it
+			again := target{name: g.Name, control: t.control} // the same one, even if another instance starts beside it
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
 			s, err := ui.Listen(ui.Config{Address: addr, Anyone: insecure, Change: change, Dial: func() (*admin.Client, error) { return again.dial() }, Clock: clock.NewWall()})

@@ -49,7 +49,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestQuitKey: q leaves, other keys do not, and the terminal is as it was afterwards.
+// TestQuitKey: q ends the view, other keys do not, and afterwards the terminal is as it was before.
 func TestQuitKey(t *testing.T) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -103,7 +103,7 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// TestColumns: a line is cut between characters, by the columns that they take.
+// TestColumns: a line is cut between characters, by the columns that the characters take.
 func TestColumns(t *testing.T) {
 	for _, c := range []struct {
 		line string
@@ -136,7 +136,7 @@ func TestInlineSpec(t *testing.T) {
 	}
 }
 
-// TestCopyFlag: what --copy says is the ports' argument, or is refused.
+// TestCopyFlag: the value of --copy becomes the ports' argument, or is refused.
 func TestCopyFlag(t *testing.T) {
 	for word, want := range map[string]string{"auto": "", "always": "always", "never": "never"} {
 		f := runFlags{inline: "eth1,eth2", nfs: []string{"wire"}, port: open.AFXDP, xdp: "auto", copying: word}

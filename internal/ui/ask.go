@@ -18,7 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/table"
 )
 
-// answer is a handler that shows what is found, as JSON, or why not.
+// answer returns a handler that answers with what find returns, as JSON, or with its error.
 func answer[V any](s *Server, find func(r *http.Request) (V, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		out := http.NewResponseController(w)
@@ -34,7 +34,8 @@ func answer[V any](s *Server, find func(r *http.Request) (V, error)) http.Handle
 	}
 }
 
-// refuse says why: the instance does not do that, or it is not there.
+// refuse answers with an error: Conflict if the instance refused the request or the page is busy, else Bad
+// Gateway.
 func refuse(w http.ResponseWriter, err error) {
 	status := http.StatusBadGateway
 	if errors.As(err, new(*admin.Error)) || errors.Is(err, errBusy) {
@@ -43,7 +44,7 @@ func refuse(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// dial is a connection of a request's own.
+// dial opens a connection to the instance for one request.
 func (s *Server) dial() (*admin.Client, error) {
 	c, err := s.cfg.Dial()
 	if err == nil {
@@ -52,13 +53,13 @@ func (s *Server) dial() (*admin.Client, error) {
 	return c, err
 }
 
-// tableName is a table of an app.
+// tableName describes a table of an app.
 type tableName struct {
 	App   string    `json:"app"`
 	Kind  string    `json:"kind"`
 	Table string    `json:"table"`
 	Help  string    `json:"help"`
-	May   table.Ops `json:"may"` // be changed so
+	May   table.Ops `json:"may"` // the changes that are possible
 }
 
 func (s *Server) tables(*http.Request) ([]tableName, error) {
@@ -75,15 +76,15 @@ func (s *Server) tables(*http.Request) ([]tableName, error) {
 	return list, err
 }
 
-// ours lets the page alone ask for changes, and no other one that the browser shows: others cannot name this type without being
-// asked for their origin.
+// ours lets only this page ask for changes, and no other page that the browser shows: a page of another
+// origin cannot send this content type unless the server agrees beforehand (CORS).
 func ours(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if from := r.Header.Get("Origin"); r.Header.Get("Content-Type") != "application/json" || from != "" && from != "http://"+r.Host {
 			http.Error(w, "changes are made by this page alone", http.StatusForbidden)
 			return
 		}
-		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxChange)) // while a read is bounded in time: see answer
+		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxChange)) // here, because only reads have a time limit: see answer
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
@@ -93,7 +94,7 @@ func ours(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// asked reads what the page asks to be changed.
+// asked reads the change that the page asks for.
 func asked(r *http.Request, into any) error {
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
@@ -120,13 +121,13 @@ func (s *Server) set(r *http.Request) (p admin.Plan, err error) {
 	return c.Set(q.App, q.Args)
 }
 
-// change changes a table: by an entry that was read, or by one in the words of quillon table.
+// change changes a table, by an entry as it was read, or by one in the notation of quillon table.
 func (s *Server) change(r *http.Request) (struct{}, error) {
 	var done struct{}
 	var q struct {
 		App   string      `json:"app"`
 		Table string      `json:"table"`
-		What  string      `json:"what"` // as of admin.Client.Change
+		What  string      `json:"what"` // as in admin.Client.Change
 		Entry *table.Text `json:"entry"`
 		Words string      `json:"words"`
 	}
@@ -148,10 +149,10 @@ func (s *Server) change(r *http.Request) (struct{}, error) {
 	return done, c.Change(q.App, q.Table, q.What, *q.Entry)
 }
 
-// entries are the first of a table.
+// entries are the first maxEntries entries of a table.
 type entries struct {
 	Entries []table.Text `json:"entries"`
-	More    bool         `json:"more"` // there are others
+	More    bool         `json:"more"` // there are more
 }
 
 var errMany = errors.New("enough")
@@ -166,7 +167,7 @@ func (s *Server) table(r *http.Request) (e entries, err error) {
 	err = c.Table(r.FormValue("app"), r.FormValue("table"), func(t table.Text) error {
 		if len(e.Entries) == maxEntries {
 			e.More = true
-			c.Close() // the rest is not waited for
+			c.Close() // the rest is not read
 			return errMany
 		}
 		e.Entries = append(e.Entries, t)
@@ -178,8 +179,8 @@ func (s *Server) table(r *http.Request) (e entries, err error) {
 	return e, err
 }
 
-// p4 is what an app that runs a P4 program reports: its tables, and how full they are. Other apps' reports may look at all that they
-// remember, for which a worker would wait.
+// p4 returns the report of an app that runs a P4 program: its tables, and how full they are. Reports of other
+// apps are not served, because a worker may spend long on all that such an app remembers.
 func (s *Server) p4(r *http.Request) (json.RawMessage, error) {
 	c, err := s.dial()
 	if err != nil {
@@ -201,10 +202,10 @@ func (s *Server) p4(r *http.Request) (json.RawMessage, error) {
 	return all[0], nil
 }
 
-// errBusy is the answer where enough of what takes long is under way.
+// errBusy is the answer when maxSlow traces and captures are under way.
 var errBusy = fmt.Errorf("%d traces and captures are under way: try again when one has ended", maxSlow)
 
-// begin takes a place for what takes long.
+// begin takes one of the maxSlow places, which end gives back.
 func (s *Server) begin() (end func(), err error) {
 	select {
 	case s.slow <- struct{}{}:
@@ -214,7 +215,8 @@ func (s *Server) begin() (end func(), err error) {
 	}
 }
 
-// trace follows the next frame of a port, or the next that is dropped or marked for a reason.
+// trace returns the trace of the next frame of a port, or of the next frame that is dropped or marked for a
+// reason.
 func (s *Server) trace(r *http.Request) (t graph.Traced, err error) {
 	end, err := s.begin()
 	if err != nil {
@@ -261,7 +263,7 @@ func (s *Server) trace(r *http.Request) (t graph.Traced, err error) {
 	}
 }
 
-// capture copies what crosses a link into a file to download, for a while.
+// capture copies frames of a link into a file to download, for captureFor at most.
 func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
 	end, err := s.begin()
 	if err != nil {
@@ -311,7 +313,7 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
 	_ = file.Flush()
 }
 
-// bounded ends what is written to it after so many bytes.
+// bounded passes on at most left bytes; then Write fails.
 type bounded struct {
 	io.Writer
 	left int

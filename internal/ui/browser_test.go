@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// browser is a Chromium without a window, spoken to by its DevTools protocol over pipes.
+// browser is a Chromium without a window. The test speaks its DevTools protocol over pipes.
 type browser struct {
 	t       *testing.T
 	to      io.Writer
@@ -24,11 +24,11 @@ type browser struct {
 	mu      sync.Mutex
 	last    int
 	waiting map[int]chan json.RawMessage
-	errors  []string // what its console said
+	errors  []string // errors on its console
 	asked   []string // addresses that it asked for
 }
 
-// within is how long a browser may take for anything: emulated machines are slow.
+// within is how long a browser may take for each step: emulated machines are slow.
 const within = 60 * time.Second
 
 // open starts a browser that looks at url in a window of that size.
@@ -95,7 +95,8 @@ func open(t *testing.T, url string, width, height int, dark bool) *browser {
 	return b
 }
 
-// read takes answers, and notes what the console says and what is asked for. Messages end with a zero.
+// read takes answers, and notes the console's lines and the requested addresses. Messages end with a zero
+// byte.
 func (b *browser) read(in *bufio.Reader, ended chan struct{}) {
 	defer close(ended)
 	for {
@@ -196,7 +197,7 @@ func (b *browser) until(expression string) {
 	}
 }
 
-// shot keeps a picture of the page in the folder that QUILLON_SHOTS names, to be looked at.
+// shot saves a picture of the page in the folder that QUILLON_SHOTS names, for a person to look at.
 func (b *browser) shot(name string) {
 	folder := os.Getenv("QUILLON_SHOTS")
 	if folder == "" {
@@ -213,7 +214,7 @@ func (b *browser) shot(name string) {
 	}
 }
 
-// clean is an error if the console said one, or another than host was asked.
+// clean returns an error if the console has errors, or the page asked another host than host.
 func (b *browser) clean(host string) {
 	b.t.Helper()
 	b.mu.Lock()

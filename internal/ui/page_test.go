@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// TestPage looks at the page in a browser: it shows what a link carries soon after that has changed, follows a frame on a click and
-// by the keyboard, says when the instance is gone, asks nobody else, and has no errors.
+// TestPage opens the page in a browser. The page shows a link's rate soon after it has changed, follows a
+// frame on a click and by the keyboard, tells when the instance is gone, asks no other host, and has no
+// errors.
 func TestPage(t *testing.T) {
 	x := run(t, chain)
 	s := serve(t, x)
 	b := open(t, s.URL(), 1200, 900, false)
 	b.until(`document.querySelectorAll("#graph .link").length === 6 && document.title === "box · quillon"`)
 	label := `[...document.querySelectorAll("#graph .link")].find(e => e.getAttribute("aria-label") === "link a.out -> wall.a").querySelector("text").textContent`
-	// A look each second, and the time that a busy machine takes for the rest: of three times the best counts.
+	// The page asks once a second; the rest is the time of a busy machine: the best of three counts.
 	best := time.Hour
 	for range 3 {
 		x.pps.Store(0)
@@ -54,7 +55,8 @@ func TestPage(t *testing.T) {
 	b.clean(s.http.Addr().String())
 }
 
-// TestPageChanges changes arguments and a table from the page, which says why something cannot be.
+// TestPageChanges changes arguments and a table from the page. The page shows the reason when a change is
+// refused.
 func TestPageChanges(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -84,10 +86,10 @@ func TestPageChanges(t *testing.T) {
 		b.eval(`[...document.querySelectorAll("#table tbody tr")].find(r => r.innerText.includes("900")).querySelector("button").click()`)
 	}
 	b.until(`document.querySelectorAll("#table tbody tr").length === ` + rows)
-	// What was refused is an error on the browser's console.
+	// A refused request is an error on the browser's console.
 }
 
-// TestPages looks at graphs of other shapes: each is drawn, without an error.
+// TestPages opens graphs of other shapes: each is drawn without an error.
 func TestPages(t *testing.T) {
 	board := `
 ports: {a: {kind: test}, b: {kind: test}}
@@ -143,7 +145,7 @@ apps:
 	}
 }
 
-// tenants are some of a board's, with a DAG and a rule each, in YAML.
+// tenants are some tenants of a board, with a DAG and a rule each, in YAML.
 func tenants() string {
 	var who, dags, rules strings.Builder
 	for i := 1; i <= 4; i++ {

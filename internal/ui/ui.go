@@ -1,7 +1,9 @@
-// Package ui shows a running instance in a browser: its graph with what each link carries, what apps cost and drop, boards,
-// tables, the way of a frame, and captures. It only looks; one page, of files in the program, that asks nobody else.
+// Package ui shows a running instance in a browser: its graph with what each link carries, what apps cost and
+// drop, boards, tables, the trace of a frame, and captures. With Config.Change the page can change arguments
+// and tables. The page is one file set in the program, and loads nothing from elsewhere.
 //
-// A browser proves itself by a token that is in the address that is printed, or, at a Unix socket, by being its user.
+// A browser identifies itself by a token in the printed URL. At a Unix socket it needs none: only the
+// socket's user can connect.
 package ui
 
 import (
@@ -31,9 +33,10 @@ var page embed.FS
 // Config of a Server.
 type Config struct {
 	Address string // host:port or unix:PATH
-	Anyone  bool   // others may reach the address; they still need the token
+	Anyone  bool   // others may reach the address, but still need the token
 	Change  bool   // the page may change arguments of apps, and tables
-	// Dial connects to the instance. It is called anew when the connection is lost, and for what takes long.
+	// Dial connects to the instance. It is called for each request, and again when the connection for the
+	// events is lost.
 	Dial  func() (*admin.Client, error)
 	Clock clock.Clock
 }
@@ -41,27 +44,27 @@ type Config struct {
 // Server shows one instance.
 type Server struct {
 	cfg   Config
-	token string // "": the socket is its user's alone
+	token string // "": the address is a socket that only its user can open
 	http  *httpd.Server
 	end   context.CancelFunc
 	done  chan struct{}
-	slow  chan struct{} // a place for each trace and capture at a time
+	slow  chan struct{} // a place for each trace or capture that is under way
 
 	mu   sync.Mutex
 	last []byte                   // the newest event
-	to   map[chan []byte]struct{} // those who look
-	woke chan struct{}            // somebody has come to look
+	to   map[chan []byte]struct{} // a channel for each browser that gets events
+	woke chan struct{}            // signals a new browser
 }
 
-// Limits of what takes long.
+// Limits of requests, and the interval of events.
 const (
-	every        = time.Second // between looks
+	every        = time.Second // interval of events
 	maxSlow      = 4
 	traceWithin  = 10 * time.Second
 	captureFor   = 10 * time.Second
 	captureBytes = 16 << 20
-	maxEntries   = 500      // of a table
-	maxChange    = 64 << 10 // bytes of what a change says
+	maxEntries   = 500      // of a table, in an answer
+	maxChange    = 64 << 10 // bytes of the body of a change
 )
 
 // Listen begins to serve.
@@ -86,7 +89,7 @@ func Listen(cfg Config) (*Server, error) {
 		mux.HandleFunc("POST /set", ours(answer(s, s.set)))
 		mux.HandleFunc("POST /change", ours(answer(s, s.change)))
 	}
-	known := make(chan struct{}) // s.http is
+	known := make(chan struct{}) // closed when s.http is set
 	guarded := s.guard(mux)
 	s.http, err = httpd.Listen("ui", cfg.Address, cfg.Anyone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		<-known
@@ -102,7 +105,7 @@ func Listen(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// URL is what to open; at a Unix socket, where it is.
+// URL returns the address to open in a browser; for a Unix socket, its address.
 func (s *Server) URL() string {
 	if s.token == "" {
 		return s.cfg.Address
@@ -110,7 +113,7 @@ func (s *Server) URL() string {
 	return "http://" + s.http.Addr().String() + "/?token=" + s.token
 }
 
-// Close hangs up.
+// Close ends all connections and waits until the Server is idle.
 func (s *Server) Close() error {
 	s.end()
 	err := s.http.Close()
@@ -118,13 +121,13 @@ func (s *Server) Close() error {
 	return err
 }
 
-// after is so much later.
+// after returns the time in d from now.
 func (s *Server) after(d time.Duration) time.Time {
 	return time.Unix(0, int64(s.cfg.Clock.Now().Add(d)))
 }
 
-// guard lets those ask who have the token, in a cookie that the address sets, and asked for this host: a page elsewhere whose name
-// was made to lead here did not.
+// guard answers only requests that have the token, in a cookie that the printed URL sets, and that name this
+// host: a page elsewhere whose name was made to lead here (DNS rebinding) names another one.
 func (s *Server) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		head := w.Header()
@@ -159,15 +162,15 @@ func (s *Server) is(token string) bool {
 	return subtle.ConstantTimeCompare([]byte(token), []byte(s.token)) == 1
 }
 
-// event is what browsers get each second. Without a connection to the instance it has Error alone.
+// event is what browsers get each second. Without a connection to the instance only Error is set.
 type event struct {
 	Error  string       `json:"error,omitempty"`
-	Change bool         `json:"change,omitempty"` // see Config
+	Change bool         `json:"change,omitempty"` // as Config.Change
 	Graph  *admin.Graph `json:"graph,omitempty"`
-	Rates  *rates.View  `json:"rates,omitempty"` // not in the first one
+	Rates  *rates.View  `json:"rates,omitempty"` // not in the first event
 }
 
-// watch looks at the instance while anybody looks at the page.
+// watch reads the state of the instance each second while a browser gets events.
 func (s *Server) watch(ctx context.Context) {
 	defer close(s.done)
 	var c *admin.Client
@@ -232,7 +235,7 @@ func (s *Server) watchers() int {
 	return len(s.to)
 }
 
-// send gives an event to all who look. One who has not taken the last one gets this one in its place.
+// send gives an event to all browsers. It replaces an event that a browser has not taken yet.
 func (s *Server) send(e event) {
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -250,7 +253,7 @@ func (s *Server) send(e event) {
 	}
 }
 
-// events is a stream of events, until the browser goes.
+// events streams events until the browser disconnects.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Time{})

@@ -27,8 +27,8 @@ import (
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
-// instance is a running graph whose ports are wires in memory, and its control socket. It runs in one goroutine with what is at the
-// other ends of the wires.
+// instance is a running graph whose ports are wires in memory, and its control socket. It runs in one
+// goroutine together with the far ends of the wires.
 type instance struct {
 	control *admin.Server
 	pps     atomic.Int64 // datagrams a second that come in at port a
@@ -75,7 +75,7 @@ func run(t *testing.T, spec string) *instance {
 	return x
 }
 
-// counted is a port of one goroutine whose totals others may ask for.
+// counted is a port of one goroutine. Other goroutines may ask for its totals.
 type counted struct {
 	port.Port
 	rx, rxBytes, tx, txBytes atomic.Uint64
@@ -103,7 +103,7 @@ func (p *counted) Tx(b *packet.Batch) (int, error) {
 	return p.Port.Tx(b)
 }
 
-// live sends to port a, has the graph breathe, and takes what leaves it, each millisecond.
+// live sends to port a, breathes the graph, and takes the frames that leave it, each millisecond.
 func (x *instance) live(ctx context.Context, inst *graph.Instance, clk clock.Clock, pool *packet.Pool, ends map[string]port.Port) error {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -146,7 +146,7 @@ func (x *instance) live(ctx context.Context, inst *graph.Instance, clk clock.Clo
 	}
 }
 
-// datagram is UDP from one of many tenants.
+// datagram is a UDP datagram from one of many tenants.
 func datagram(n int) []byte {
 	b := make([]byte, 60)
 	copy(b, []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, byte(n%4 + 1), 0, 1, 192, 0, 2, 1, 4, byte(n), 0, 53, 0, 26})
@@ -183,7 +183,7 @@ func serve(t *testing.T, x *instance, more ...func(*Config)) *Server {
 	return s
 }
 
-// client has the token.
+// client returns an HTTP client that has the token.
 func client(t *testing.T, s *Server) *http.Client {
 	t.Helper()
 	jar, _ := cookiejar.New(nil)
@@ -208,7 +208,8 @@ func get(t *testing.T, c *http.Client, url string) (status int, body string) {
 	return r.StatusCode, string(text)
 }
 
-// TestGuard: without the token, or under another host's name, nothing is told; nothing is changed by any method.
+// TestGuard: without the token, or under another host's name, the page tells nothing. Without Change no
+// method changes anything.
 func TestGuard(t *testing.T) {
 	s := serve(t, run(t, chain))
 	addr := s.http.Addr().String()
@@ -257,8 +258,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestChange: with Change, and only then, arguments and tables can be changed, by the page alone: not by another one's request, not
-// without the token, and not by what is no JSON, or too much.
+// TestChange: only with Change, and only from the page, arguments and tables can be changed: not by a request
+// of another page, not without the token, and not by a body that is no JSON or too long.
 func TestChange(t *testing.T) {
 	x := run(t, chain)
 	post := func(c *http.Client, s *Server, path, origin, kind, body string) (int, string) {
@@ -311,7 +312,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestUnixSocket: the socket is its user's, and asks for no token.
+// TestUnixSocket: the socket belongs to its user and asks for no token.
 func TestUnixSocket(t *testing.T) {
 	x := run(t, chain)
 	dir, err := os.MkdirTemp("", "ui")
@@ -333,8 +334,8 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// TestEvents: who looks is told each second, several together by one look; nobody looks: the instance is not asked; one that never
-// reads keeps nobody.
+// TestEvents: each listener gets a state each second, and one look serves several listeners. Without
+// listeners the instance is not asked. A listener that never reads does not delay the others.
 func TestEvents(t *testing.T) {
 	x := run(t, chain)
 	dials := atomic.Int32{}
@@ -388,7 +389,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestAsked: tables, traces and captures of what runs; bad names are refused with the reason.
+// TestAsked: tables, traces and captures of the running graph. Bad names are refused with the reason.
 func TestAsked(t *testing.T) {
 	x := run(t, chain)
 	s := serve(t, x)
@@ -431,8 +432,8 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// TestBusy: few traces at a time; who has gone gives the place back.
-func TestBusy(t *testing.T) {
+// TestBusy: only few traces run at a time. A client that has gone frees its place.
+func TestBusy(t *testing.T) { // no frame comes
 	s := serve(t, run(t, chain)) // nothing comes
 	c := client(t, s)
 	host := "http://" + s.http.Addr().String()

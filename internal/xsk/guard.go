@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/port"
 )
 
@@ -40,11 +41,7 @@ func NewGuard() (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, err := Monotonic()
-	if err != nil {
-		return nil, errors.Join(err, g.Close())
-	}
-	*g.Seen() = uint64(now)
+	*g.Seen() = uint64(clock.Kernel())
 	return g, nil
 }
 

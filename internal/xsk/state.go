@@ -119,12 +119,3 @@ func (s *State) Close() error {
 	s.mem = nil
 	return err
 }
-
-// Monotonic returns CLOCK_MONOTONIC in nanoseconds, the clock of heartbeats.
-func Monotonic() (int64, error) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return 0, err
-	}
-	return ts.Nano(), nil
-}

@@ -70,10 +70,11 @@ func (s *Set) Moved(l *Leaves) (n int) {
 	return n
 }
 
-// Moves is how many entries a change may move: what it divides, and what it moves of what is being divided, each of which may divide a list.
+// Moves is how many entries a change may move: those that it divides, and those that it moves of a list that
+// is being divided, each of which may divide a list.
 const Moves = (moved + 1) * (longList + 2)
 
-// Check looks for what must hold whatever has come and gone.
+// Check checks the conditions that must hold after any insertions and deletions.
 func (s *Set) Check() (err error) {
 	all := map[uint32]bool{}
 	fail := func(x *node, format string, args ...any) bool {

@@ -2,45 +2,46 @@ package classify
 
 import "slices"
 
-// None is no entry.
+// None stands for no entry.
 const None = ^uint32(0)
 
 // Field is a field of a key.
 type Field struct {
 	Bits  int
-	Range bool // entries have a lowest and a highest value, not bits that count
+	Range bool // entries have a lowest and a highest value instead of bits that count
 }
 
-// wide: its ranges are not those of one byte.
+// wide reports whether the field has ranges of more than one byte.
 func (f Field) wide() bool { return f.Range && f.Bits > 8 }
 
-// words of a field.
+// words returns the number of words of the field.
 func (f Field) words() int { return (f.Bits + 63) / 64 }
 
-// Set is a set of entries, which have numbers that their owner gives: small ones, as there is a place for each number below the highest.
+// Set is a set of entries. Its owner gives them numbers, which should be small, because there is a place for
+// each number up to the highest.
 type Set struct {
-	width  int // words of a key
-	slices int // vectors of a segment's sliced
+	width  int // number of words of a key
+	slices int // number of vectors in segment.sliced
 	chunks []chunk
-	ranges []span // fields of ranges
-	ranged []bool // words of a key that are of a range
+	ranges []span // fields with ranges, and their places in a key
+	ranged []bool // by word of a key: it belongs to a range
 	root   node
 	keys   []uint64
 	masks  []uint64
 	order  []int32
-	leaf   []*node  // of each entry; nil: the number is free
-	place  []uint32 // in its leaf's vectors
-	// dividing are nodes whose entries have not all moved to their branches, and some that are not any more.
+	leaf   []*node  // by entry: its leaf; nil: the number is free
+	place  []uint32 // by entry: its place in the leaf's vectors
+	// dividing has the nodes whose entries have not all moved to their branches, and may have others.
 	dividing []*node
 }
 
-// span is where a field is in a key.
+// span is a field's place in a key.
 type span struct {
 	Field
-	at, end int // words
+	at, end int // first word, and the word behind the last
 }
 
-// New is a set without entries.
+// New makes a set without entries.
 func New(fields []Field) *Set {
 	s := &Set{}
 	for _, f := range fields {
@@ -63,16 +64,16 @@ func New(fields []Field) *Set {
 	return s
 }
 
-// Len is how many entries there are.
+// Len returns the number of entries.
 func (s *Set) Len() int { return s.root.n }
 
-// Key is the key of an entry, Mask its mask and Order its place among those that a packet hits: the lowest comes first, and of the same the
-// lowest number.
+// Key returns the key of an entry, Mask its mask, and Order its place among the entries that a packet hits:
+// the lowest order comes first, and among equal orders the lowest number.
 func (s *Set) Key(e uint32) []uint64  { return s.keys[int(e)*s.width:][:s.width] }
 func (s *Set) Mask(e uint32) []uint64 { return s.masks[int(e)*s.width:][:s.width] }
 func (s *Set) Order(e uint32) int32   { return s.order[e] }
 
-// Room makes room for so many numbers, so that Insert does not copy until then.
+// Room makes room for n numbers, so that Insert need not copy until then.
 func (s *Set) Room(n int) {
 	if n <= len(s.order) {
 		return
@@ -84,7 +85,7 @@ func (s *Set) Room(n int) {
 	s.place = longer(s.place, n)
 }
 
-// longer is list with n elements.
+// longer returns list with n elements.
 func longer[T any](list []T, n int) []T {
 	if n > cap(list) {
 		list = append(make([]T, 0, n), list...)
@@ -92,7 +93,7 @@ func longer[T any](list []T, n int) []T {
 	return list[:n]
 }
 
-// wins reports whether a comes before b.
+// wins reports whether entry a comes before entry b.
 func (s *Set) wins(a, b uint32) bool {
 	if x, y := s.order[a], s.order[b]; x != y {
 		return x < y
@@ -100,7 +101,7 @@ func (s *Set) wins(a, b uint32) bool {
 	return a < b
 }
 
-// put stores what is known of an entry whose number is free.
+// put stores key, mask and order of an entry whose number is free.
 func (s *Set) put(e uint32, key, mask []uint64, order int32) {
 	if int(e) >= len(s.order) {
 		s.Room(max(int(e)+1, 2*len(s.order), 64))
@@ -110,7 +111,7 @@ func (s *Set) put(e uint32, key, mask []uint64, order int32) {
 	s.order[e] = order
 }
 
-// Insert adds an entry under a number that is free. Bits of the key that do not count must be 0.
+// Insert adds an entry with number e, which must be free. Bits of the key that do not count must be 0.
 func (s *Set) Insert(e uint32, key, mask []uint64, order int32) {
 	s.put(e, key, mask, order)
 	x := &s.root
@@ -126,14 +127,15 @@ func (s *Set) Insert(e uint32, key, mask []uint64, order int32) {
 	s.move()
 }
 
-// Entry is an entry of a Fill.
+// Entry is an entry for Fill.
 type Entry struct {
 	Number    uint32
 	Key, Mask []uint64
 	Order     int32
 }
 
-// Fill is Insert of many at once into an empty set: the tree is made for all of them, and better than that of one after the other.
+// Fill adds many entries at once to an empty set. It makes the tree for all of them, which is better than the
+// tree that single Inserts make.
 func (s *Set) Fill(list []Entry) {
 	all := make([]uint32, 0, len(list))
 	for _, x := range list {
@@ -145,7 +147,7 @@ func (s *Set) Fill(list []Entry) {
 	s.root.build(s, all)
 }
 
-// Remove takes an entry out.
+// Remove removes an entry.
 func (s *Set) Remove(e uint32) {
 	x := s.leaf[e]
 	x.drop(s, e)
@@ -170,7 +172,7 @@ func (s *Set) Remove(e uint32) {
 	s.move()
 }
 
-// Find is the entry that comes first of those that a key hits; None: it hits none.
+// Find returns the first of the entries that a key hits, or None.
 func (s *Set) Find(key []uint64) uint32 {
 	if s.root.n == 0 {
 		return None
@@ -178,7 +180,7 @@ func (s *Set) Find(key []uint64) uint32 {
 	return s.root.find(s, key, None)
 }
 
-// Exact is the entry with just this key, mask and order; None: there is none.
+// Exact returns the entry with exactly this key, mask and order, or None.
 func (s *Set) Exact(key, mask []uint64, order int32) uint32 {
 	x := &s.root
 	same := func(e uint32) bool {
@@ -203,7 +205,7 @@ func (s *Set) Exact(key, mask []uint64, order int32) uint32 {
 	return None
 }
 
-// inRanges reports whether the ranges from low to high contain those fields of key.
+// inRanges reports whether the ranges from low to high contain these fields of key.
 func (s *Set) inRanges(low, high, key []uint64) bool {
 	for i := range s.ranges {
 		f := &s.ranges[i]
@@ -219,7 +221,7 @@ func (s *Set) inRanges(low, high, key []uint64) bool {
 	return true
 }
 
-// less compares numbers of several words, the lowest first.
+// less compares two numbers of several words, the lowest word first.
 func less(a, b []uint64) bool {
 	for i := len(a) - 1; i >= 0; i-- {
 		if a[i] != b[i] {

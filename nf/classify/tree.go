@@ -3,39 +3,43 @@ package classify
 import "slices"
 
 const (
-	// shortList is how long a leaf's list may be before it is divided, longList how long before its entries go to vectors; firstList is the first
-	// of a set that grows: what divides all others is chosen by so many.
+	// shortList is the length of a leaf's list beyond which the leaf is divided, and longList the length
+	// beyond which its entries go into vectors. firstList takes the place of shortList in a set that grows,
+	// because so many entries show by which byte all others should be divided.
 	shortList, longList, firstList = 12, 64, 512
-	// together is how few entries a node has to have to be one leaf again.
+	// together is the number of entries at which a node becomes one leaf again.
 	together = shortList / 3
-	// sampled is how many bytes of a node's entries are looked at to choose the one that divides it.
+	// sampled bounds the number of bytes of a node's entries that are looked at to choose the byte that
+	// divides it.
 	sampled = 8192
-	// moved is how many entries move with a change while leaves are divided: more than come.
+	// moved is the number of entries that one change moves while leaves are divided: more than a change can
+	// add.
 	moved = 8
-	// deepest bounds how many leaves a search may have to look at: two to this power.
+	// deepest is the largest depth of a leaf. It bounds the number of leaves that a search looks at: two to
+	// this power.
 	deepest = 6
 
 	noChunk = -1
-	anyByte = 256 // the branch of entries that do not want a byte to have one value
+	anyByte = 256 // the branch of entries that want no single value of a byte
 	noRank  = int32(1<<31 - 1)
 )
 
-// node is a part of the entries.
+// node is a part of the tree, with the entries below it.
 type node struct {
 	parent *node
-	side   int   // which branch of parent it is
-	n      int   // entries below
+	side   int   // number of its branch in parent
+	n      int   // number of entries below
 	best   int32 // no entry below has a lower order
-	chunk  int   // the byte that it is divided by; noChunk: it is a leaf
+	chunk  int   // byte that divides it; noChunk: it is a leaf
 
 	any  *node
-	at   *[256]uint16 // by value: the place in kids + 1; 0: there is none
+	at   *[256]uint16 // by value: index in kids, plus 1; 0: there is no such branch
 	kids []*node
 
-	limit int      // a leaf that has more entries is looked at whether a byte divides it
+	limit int      // number of entries beyond which a leaf looks for a byte that divides it
 	list  []uint32 // entries of a leaf, in their order
-	rows  []uint64 // their keys and masks in turn
-	vec   *vectors // in place of the list; of a node that is being divided: entries that have not moved to its branches
+	rows  []uint64 // their keys and masks, alternating
+	vec   *vectors // of a leaf: instead of list; of a node that is being divided: the entries that have not moved to its branches
 }
 
 // clear makes x an empty leaf.
@@ -46,7 +50,7 @@ func (x *node) clear() {
 	}
 }
 
-// known is a branch of x; nil: there is none.
+// known returns a branch of x, or nil if it does not exist.
 func (x *node) known(side int) *node {
 	if side == anyByte {
 		return x.any
@@ -57,7 +61,7 @@ func (x *node) known(side int) *node {
 	return nil
 }
 
-// branch is a branch of x, which is made if there is none.
+// branch returns a branch of x, and makes it if need be.
 func (x *node) branch(side int) *node {
 	y := x.known(side)
 	if y != nil {
@@ -74,7 +78,7 @@ func (x *node) branch(side int) *node {
 	return y
 }
 
-// detach takes an empty branch away, and returns x.
+// detach removes the empty branch y of x, and returns x.
 func (x *node) detach(y *node) *node {
 	if y.side == anyByte {
 		x.any = nil
@@ -88,7 +92,7 @@ func (x *node) detach(y *node) *node {
 	return x
 }
 
-// whole is the value that an entry wants a byte to have; anyByte: it does not want just one.
+// whole returns the value that an entry wants a byte to have, or anyByte if it does not want a single one.
 func (s *Set) whole(chunk int, key, mask []uint64) int {
 	c := &s.chunks[chunk]
 	lo, hi, m, all := c.span(key, mask)
@@ -101,7 +105,7 @@ func (s *Set) whole(chunk int, key, mask []uint64) int {
 	return anyByte
 }
 
-// find is the entry that comes first of those below x that the key hits, and of found.
+// find returns the first of found and the entries below x that the key hits.
 func (x *node) find(s *Set, key []uint64, found uint32) uint32 {
 	for {
 		if found != None && x.best > s.order[found] {
@@ -122,7 +126,7 @@ func (x *node) find(s *Set, key []uint64, found uint32) uint32 {
 		case next == nil:
 			next = x.any
 		case x.any != nil && x.any.n > 0:
-			first, second := next, x.any // the better one first: it may spare the other
+			first, second := next, x.any // the better one first, because the other one may not be needed then
 			if second.best < first.best {
 				first, second = second, first
 			}
@@ -136,7 +140,7 @@ func (x *node) find(s *Set, key []uint64, found uint32) uint32 {
 	}
 }
 
-// search is find in a leaf.
+// search does what find does, in a leaf.
 func (x *node) search(s *Set, key []uint64, found uint32) uint32 {
 	if x.vec != nil {
 		return x.vec.find(s, key, found)
@@ -162,8 +166,8 @@ next:
 	return found
 }
 
-// add adds an entry to a leaf, which counts it already, and divides the leaf if it has got too many. Those of a list are divided at once, those
-// of vectors few by few.
+// add adds an entry to a leaf that already counts it, and divides the leaf if it has too many. Entries of a
+// list move at once, entries of vectors a few at a time (Set.move).
 func (x *node) add(s *Set, e uint32) {
 	s.leaf[e] = x
 	if x.vec != nil {
@@ -187,7 +191,7 @@ func (x *node) add(s *Set, e uint32) {
 	s.dividing = append(s.dividing, x)
 }
 
-// move moves a few entries of nodes that are being divided to where they belong.
+// move moves a few entries of nodes that are being divided to their branches.
 func (s *Set) move() {
 	for left := moved; left > 0 && len(s.dividing) > 0; {
 		last := len(s.dividing) - 1
@@ -212,7 +216,7 @@ func (s *Set) move() {
 	}
 }
 
-// insert puts an entry into the list of a leaf.
+// insert adds an entry to the list of a leaf.
 func (x *node) insert(s *Set, e uint32) {
 	i, _ := slices.BinarySearchFunc(x.list, e, func(a, b uint32) int {
 		if s.wins(a, b) {
@@ -225,7 +229,7 @@ func (x *node) insert(s *Set, e uint32) {
 	x.rows = slices.Insert(x.rows, (2*i+1)*s.width, s.Mask(e)...)
 }
 
-// drop takes an entry out of a leaf; the counts stay.
+// drop removes an entry from a leaf; the counts stay.
 func (x *node) drop(s *Set, e uint32) {
 	if x.vec != nil {
 		x.vec.remove(s, e)
@@ -236,7 +240,7 @@ func (x *node) drop(s *Set, e uint32) {
 	x.rows = slices.Delete(x.rows, 2*i*s.width, 2*(i+1)*s.width)
 }
 
-// entries are those below x, behind list.
+// entries appends the entries below x to list.
 func (x *node) entries(list []uint32) []uint32 {
 	if x.vec != nil {
 		list = x.vec.entries(list)
@@ -251,7 +255,7 @@ func (x *node) entries(list []uint32) []uint32 {
 	return list
 }
 
-// collapse makes a leaf of x again.
+// collapse makes x a leaf again.
 func (x *node) collapse(s *Set) {
 	all := x.entries(nil)
 	x.forget()
@@ -263,7 +267,7 @@ func (x *node) collapse(s *Set) {
 	x.best = x.lowest(s)
 }
 
-// forget has nodes that are below x no longer be divided.
+// forget ends the division of x and of the nodes below it.
 func (x *node) forget() {
 	x.vec = nil
 	if x.any != nil {
@@ -274,7 +278,7 @@ func (x *node) forget() {
 	}
 }
 
-// lowest is the lowest order of the entries below x, whose branches know theirs.
+// lowest returns the lowest order of the entries below x. It relies on best of x's branches.
 func (x *node) lowest(s *Set) int32 {
 	least := noRank
 	if len(x.list) > 0 {
@@ -292,7 +296,7 @@ func (x *node) lowest(s *Set) int32 {
 	return least
 }
 
-// build divides x into branches, as often as that helps; all are its entries.
+// build divides x into branches, and these again, as long as that helps. all are its entries.
 func (x *node) build(s *Set, all []uint32) {
 	best, first := x.best, x.parent == nil && x.limit == firstList && x.n <= firstList
 	x.clear()
@@ -336,7 +340,7 @@ func (x *node) build(s *Set, all []uint32) {
 	}
 }
 
-// choose is the byte that divides entries best; noChunk: no byte leaves so few of them that it is worth a step.
+// choose returns the byte that divides the entries best, or noChunk if no byte divides them well enough.
 func (x *node) choose(s *Set, all []uint32) int {
 	step := max(1, len(all)*len(s.chunks)/sampled)
 	least, best := 0, noChunk
@@ -353,7 +357,8 @@ func (x *node) choose(s *Set, all []uint32) int {
 		for _, k := range of[:anyByte] {
 			squares += k * k
 		}
-		// What is left on average for a packet that hits one of them: those that do not look, and those of its value.
+		// The average number of entries that are left for a packet that hits one of them: the entries that do
+		// not look at the byte, and those that want the packet's value.
 		left := of[anyByte] + squares/max(1, n-of[anyByte])
 		if 8*left <= 5*n && (best == noChunk || left < least) {
 			least, best = left, c
@@ -362,7 +367,7 @@ func (x *node) choose(s *Set, all []uint32) int {
 	return best
 }
 
-// depth is how many nodes are above x.
+// depth returns the number of nodes above x.
 func (x *node) depth() (n int) {
 	for ; x.parent != nil; x = x.parent {
 		n++

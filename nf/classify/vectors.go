@@ -6,13 +6,14 @@ import (
 	"slices"
 )
 
-// vectors has entries of any masks and ranges. They lie in segments, which are looked through one by one: those of the first segment come before
-// those of the second, so that a search ends at a segment whose best entry is worse than the one found, and of the others few bytes are looked at
-// until none is left. Of few entries vectors are short, a full segment becomes two, and two of few entries one, so that memory is bounded by how
-// many entries there are.
+// vectors has entries of any masks and ranges. They lie in segments, which a search looks through one by one.
+// The entries of a segment come before those of the next one, so a search ends at a segment whose best entry
+// is worse than the one found. In each segment it looks at few bytes of the key, until no entry is left. The
+// vectors of few entries are short; a full segment becomes two, and two segments of few entries become one.
+// So the memory is bounded by the number of entries.
 type vectors struct {
 	segs []*segment
-	byID []*segment // nil: the number is free
+	byID []*segment // by segment.id; nil: the id is free
 	n    int
 }
 
@@ -21,21 +22,21 @@ type chunk struct {
 	word   int
 	shift  uint
 	ranged bool
-	// rest are the bits of its field above it: of a range the byte tells something only of entries whose lowest and highest
-	// value are alike in these.
+	// rest has the bits of its field above it. Of a range, the byte excludes entries only if lowest and
+	// highest value are equal in these bits.
 	rest bitsOf
 }
 
-// bitsOf are some bits of words of a key.
+// bitsOf are some bits of the words of a key.
 type bitsOf struct{ at, from, to int }
 
 const (
-	lanes       = 8 // words of a vector in a segment, at most
+	lanes       = 8 // largest number of words of a vector in a segment
 	perSegment  = 64 * lanes
 	segmentMask = perSegment - 1
 )
 
-// lane is a vector's part in a segment.
+// lane is the part of a vector in one segment.
 type lane [lanes]uint64
 
 // segment has the vectors of some entries.
@@ -43,28 +44,30 @@ type segment struct {
 	id    int
 	from  uint64 // no entry has a lower rank
 	used  lane
-	words int      // of each vector: as many as the entries need, 1, 2, 4 or lanes
-	rows  []*rows  // by chunk; nil: no entry looks at it
-	any   []uint64 // entries that do not look at it: a vector for each chunk
-	order []uint16 // chunks that entries look at, those first that leave the fewest of them
-	turns int      // changes since order was made
-	// sliced are the lowest and highest values of entries' ranges, bit by bit: two vectors for each bit, the highest first.
+	words int      // words of each vector: as many as the entries need, 1, 2, 4 or lanes
+	rows  []*rows  // by chunk; nil: no entry looks at the chunk
+	any   []uint64 // for each chunk, the vector of the entries that do not look at it
+	order []uint16 // the chunks that entries look at, first those that leave the fewest entries
+	turns int      // number of changes since order was made
+	// sliced has the lowest and highest values of the entries' ranges, bit by bit: two vectors for each bit,
+	// the highest bit first.
 	sliced []uint64
 	entry  [perSegment]uint32
 	n      int
-	best   int32 // the lowest order of its entries
-	mixed  bool  // entries do not lie as they come: of two that a key hits the first need not win
+	best   int32 // lowest order of its entries
+	mixed  bool  // the entries do not lie in their order: of two that a key hits, the first need not win
 }
 
-// rows are the vectors of a chunk.
+// rows has the vectors of a chunk, one for each value.
 type rows struct {
-	of      []uint64    // 256 of them
-	entries [256]uint16 // in each of them
-	// cares is how many entries look at the chunk, all how many there are in all vectors together, and squares the sum of the squares of these.
+	of      []uint64    // 256 vectors
+	entries [256]uint16 // number of entries in each vector
+	// cares is the number of entries that look at the chunk, all the sum of entries, and squares the sum of
+	// their squares.
 	cares, all, squares int
 }
 
-// alike reports whether a and b have the same bits there.
+// alike reports whether a and b have the same bits at x.
 func (x bitsOf) alike(a, b []uint64) bool {
 	for from := x.from; from < x.to; from = (from/64 + 1) * 64 {
 		if (a[x.at+from/64]^b[x.at+from/64])>>uint(from%64) != 0 {
@@ -74,7 +77,8 @@ func (x bitsOf) alike(a, b []uint64) bool {
 	return true
 }
 
-// span is what a byte may be to hit an entry with key and mask: from lo to hi, and in the bits of mask as lo; all: whatever it is.
+// span returns what values of the byte hit an entry with this key and mask: those from lo to hi that agree
+// with lo in the bits m. all says that every value does.
 func (c *chunk) span(key, mask []uint64) (lo, hi, m uint8, all bool) {
 	lo, m = uint8(key[c.word]>>c.shift), uint8(mask[c.word]>>c.shift)
 	if !c.ranged {
@@ -86,10 +90,10 @@ func (c *chunk) span(key, mask []uint64) (lo, hi, m uint8, all bool) {
 	return lo, m, 0, lo == 0 && m == c.top()
 }
 
-// top is the highest value of a byte.
+// top returns the highest value of the byte.
 func (c *chunk) top() uint8 { return uint8(1<<min(8, c.rest.to-c.rest.from+8) - 1) }
 
-// mark sets or clears an entry's bit in all vectors that it is in.
+// mark sets or clears the bit of an entry in all of its vectors.
 func (g *segment) mark(s *Set, e uint32, set bool) {
 	place, key, mask := s.place[e], s.Key(e), s.Mask(e)
 	if set {
@@ -141,12 +145,12 @@ func (g *segment) mark(s *Set, e uint32, set bool) {
 	}
 }
 
-// sort puts the chunks first that leave the fewest entries.
+// sort sorts order: first the chunks that leave the fewest entries.
 func (g *segment) sort() {
 	slices.SortFunc(g.order, func(a, b uint16) int { return g.leaves(a) - g.leaves(b) })
 }
 
-// leaves is how many entries a chunk leaves on average of those that a key hits which hits one of them.
+// leaves returns the average number of entries that a chunk leaves for a key that hits one of them.
 func (g *segment) leaves(chunk uint16) int {
 	r := g.rows[chunk]
 	return g.n - r.cares + r.squares/max(r.all, 1)
@@ -170,10 +174,10 @@ func (g *segment) grow() {
 	g.words *= 2
 }
 
-// rank is an entry's place in the order in which entries come: that with the lower one wins.
+// rank returns the place of an entry in the order of all entries: the lower rank wins.
 func (s *Set) rank(e uint32) uint64 { return uint64(uint32(s.order[e])^1<<31)<<32 | uint64(e) }
 
-// add makes a segment behind those of the lower ranks.
+// add adds a segment behind those of lower ranks.
 func (v *vectors) add(g *segment) {
 	if g.id = slices.Index(v.byID, nil); g.id < 0 {
 		g.id = len(v.byID)
@@ -183,7 +187,7 @@ func (v *vectors) add(g *segment) {
 	v.segs = slices.Insert(v.segs, v.at(g.from)+1, g)
 }
 
-// at is where a rank belongs; -1: there is no segment.
+// at returns the index of the segment to which a rank belongs, or -1 if there is none.
 func (v *vectors) at(rank uint64) int {
 	i, same := slices.BinarySearchFunc(v.segs, rank, func(g *segment, rank uint64) int { return cmp.Compare(g.from, rank) })
 	if same {
@@ -192,10 +196,10 @@ func (v *vectors) at(rank uint64) int {
 	return i - 1
 }
 
-// insert takes up an entry.
+// insert adds an entry.
 func (v *vectors) insert(s *Set, e uint32) {
 	at, rank := v.at(s.rank(e)), s.rank(e)
-	if full := at >= 0 && v.segs[at].n == perSegment; at < 0 || full && at == len(v.segs)-1 && v.segs[at].most(s) < rank { // entries that come in their order fill it
+	if full := at >= 0 && v.segs[at].n == perSegment; at < 0 || full && at == len(v.segs)-1 && v.segs[at].most(s) < rank { // entries that come in their order fill each segment
 		if at < 0 {
 			rank = 0
 		}
@@ -207,7 +211,7 @@ func (v *vectors) insert(s *Set, e uint32) {
 	v.put(s, v.segs[v.at(s.rank(e))], e)
 }
 
-// put puts an entry into a segment with room.
+// put adds an entry to a segment with room.
 func (v *vectors) put(s *Set, g *segment, e uint32) {
 	if g.n == 64*g.words {
 		g.grow()
@@ -226,13 +230,13 @@ func (v *vectors) put(s *Set, g *segment, e uint32) {
 	v.n++
 }
 
-// most is the highest rank of a segment's entries.
+// most returns the highest rank of the segment's entries.
 func (g *segment) most(s *Set) (most uint64) {
 	g.each(func(e uint32) bool { most = max(most, s.rank(e)); return true })
 	return most
 }
 
-// split moves the half of a full segment's entries that come last into one of their own.
+// split moves the later half of a full segment's entries into a new segment.
 func (v *vectors) split(s *Set, g *segment) {
 	var ranks [perSegment]uint64
 	for i, e := range g.entry {
@@ -262,7 +266,7 @@ func (v *vectors) split(s *Set, g *segment) {
 	h.each(func(e uint32) bool { s.place[e] = uint32(h.id*perSegment) + s.place[e]&segmentMask; return true })
 }
 
-// keep leaves of a segment's entries those of some.
+// keep removes all entries of a segment except some.
 func (g *segment) keep(s *Set, some *lane) {
 	g.used, g.n, g.best, g.order = *some, 0, noRank, g.order[:0]
 	g.each(func(e uint32) bool { g.n, g.best = g.n+1, min(g.best, s.order[e]); return true })
@@ -295,7 +299,8 @@ func (g *segment) keep(s *Set, some *lane) {
 	g.sort()
 }
 
-// between reports whether the entry at a place comes behind the one before it, and before the one behind it.
+// between reports whether the entry at a place comes after the entry before it, and before the entry behind
+// it.
 func (g *segment) between(s *Set, at int) bool {
 	e := g.entry[at]
 	for p := at - 1; p >= 0; {
@@ -315,12 +320,12 @@ func (g *segment) between(s *Set, at int) bool {
 	return true
 }
 
-// remove lets go of an entry.
+// remove removes an entry. It merges its segment with a neighbour if both together have few entries.
 func (v *vectors) remove(s *Set, e uint32) {
 	g := v.byID[s.place[e]/perSegment]
 	v.take(s, e)
 	at := slices.Index(v.segs, g)
-	for _, n := range [...]int{at, at + 1} { // one with those before it, or behind it
+	for _, n := range [...]int{at, at + 1} { // merge with the segment before it, or behind it
 		if n > 0 && n < len(v.segs) && (g.n == 0 || v.segs[n-1].n+v.segs[n].n <= perSegment/2) {
 			v.merge(s, n)
 			return
@@ -335,7 +340,7 @@ func (v *vectors) remove(s *Set, e uint32) {
 	}
 }
 
-// merge makes one of a segment and the one before it.
+// merge makes one segment of segment n and the one before it.
 func (v *vectors) merge(s *Set, n int) {
 	to, from := v.segs[n-1], v.segs[n]
 	if from.n > to.n {
@@ -351,7 +356,7 @@ func (v *vectors) merge(s *Set, n int) {
 	v.segs = slices.DeleteFunc(v.segs, func(g *segment) bool { return g == from })
 }
 
-// take is remove, and leaves the segments as they are.
+// take removes an entry, and leaves the segments as they are.
 func (v *vectors) take(s *Set, e uint32) {
 	g := v.byID[s.place[e]/perSegment]
 	g.mark(s, e, false)
@@ -364,7 +369,7 @@ func (v *vectors) take(s *Set, e uint32) {
 	g.mixed = g.mixed && g.n > 1
 }
 
-// each yields the entries of a segment, until yield says false.
+// each calls yield with each entry of the segment, until yield returns false.
 func (g *segment) each(yield func(e uint32) bool) {
 	for w, x := range g.used {
 		for ; x != 0; x &= x - 1 {
@@ -375,13 +380,13 @@ func (g *segment) each(yield func(e uint32) bool) {
 	}
 }
 
-// first is an entry of a segment that has some.
+// first returns an entry of a segment that has some.
 func (g *segment) first() (first uint32) {
 	g.each(func(e uint32) bool { first = e; return false })
 	return first
 }
 
-// lowest is the lowest order of the entries.
+// lowest returns the lowest order of the entries.
 func (v *vectors) lowest() int32 {
 	if len(v.segs) == 0 {
 		return noRank
@@ -389,7 +394,7 @@ func (v *vectors) lowest() int32 {
 	return v.segs[0].best
 }
 
-// some are at most so many of the entries, of all segments.
+// some returns about most of the entries, taken from all segments.
 func (v *vectors) some(most int) (list []uint32) {
 	for _, g := range v.segs {
 		n := 0
@@ -402,7 +407,7 @@ func (v *vectors) some(most int) (list []uint32) {
 	return list
 }
 
-// entries are all of them, behind list.
+// entries appends all entries to list.
 func (v *vectors) entries(list []uint32) []uint32 {
 	for _, g := range v.segs {
 		g.each(func(e uint32) bool { list = append(list, e); return true })
@@ -410,7 +415,7 @@ func (v *vectors) entries(list []uint32) []uint32 {
 	return list
 }
 
-// find is the entry that comes first of those that the key hits, and of found.
+// find returns the first of found and the entries that the key hits.
 func (v *vectors) find(s *Set, key []uint64, found uint32) uint32 {
 	for _, g := range v.segs {
 		if found != None && g.best > s.order[found] {
@@ -423,7 +428,7 @@ func (v *vectors) find(s *Set, key []uint64, found uint32) uint32 {
 	return found
 }
 
-// hits are the entries that the key may hit.
+// hits returns the entries that the key may hit.
 func (g *segment) hits(chunks []chunk, key []uint64) lane {
 	if g.words < lanes {
 		return g.hitsFew(chunks, key)
@@ -447,7 +452,7 @@ func (g *segment) hits(chunks []chunk, key []uint64) lane {
 	return a
 }
 
-// hitsFew is hits of a segment with few entries.
+// hitsFew does what hits does, for a segment with few entries.
 func (g *segment) hitsFew(chunks []chunk, key []uint64) lane {
 	a, n := g.used, g.words
 	for _, c := range g.order {
@@ -465,7 +470,7 @@ func (g *segment) hitsFew(chunks []chunk, key []uint64) lane {
 	return a
 }
 
-// slice writes an entry's bits into sliced.
+// slice writes the bits of an entry's ranges into sliced.
 func (g *segment) slice(s *Set, e uint32) {
 	w, bit := int(s.place[e]&segmentMask/64), uint64(1)<<(s.place[e]&63)
 	at := w
@@ -485,7 +490,7 @@ func (g *segment) slice(s *Set, e uint32) {
 	}
 }
 
-// within leaves of hits those whose ranges contain the key, all at once, bit by bit.
+// within removes from hits the entries whose ranges do not contain the key, all at once, bit by bit.
 func (g *segment) within(s *Set, key []uint64, hits *lane) {
 	v := g.sliced
 	for i := range s.ranges {
@@ -493,9 +498,9 @@ func (g *segment) within(s *Set, key []uint64, hits *lane) {
 		if !f.wide() {
 			continue
 		}
-		low, high := *hits, *hits // those whose bits so far are as the key's
+		low, high := *hits, *hits // entries whose bits so far equal the key's
 		for b := f.Bits - 1; b >= 0; b-- {
-			one := -(key[f.at+b/64] >> (b % 64) & 1) // all bits, or none
+			one := -(key[f.at+b/64] >> (b % 64) & 1) // all bits set, or none
 			for w := range g.words {
 				l, h := v[w], v[w+g.words]
 				hits[w] &^= low[w]&l&^one | high[w]&one&^h
@@ -507,10 +512,11 @@ func (g *segment) within(s *Set, key []uint64, hits *lane) {
 	}
 }
 
-// several ranges of a segment's entries do not contain the key though all bytes fit: the others are looked at together.
+// several is the number of entries whose bytes fit and whose ranges do not contain the key, after which the
+// other entries of the segment are looked at together.
 const several = 32
 
-// winner is the entry that comes first of hits, whose ranges contain the key, and of found.
+// winner returns the first of found and those hits whose ranges contain the key.
 func (g *segment) winner(s *Set, key []uint64, hits *lane, found uint32) uint32 {
 	missed := 0
 	for w := range hits {
@@ -535,7 +541,8 @@ func (g *segment) winner(s *Set, key []uint64, hits *lane, found uint32) uint32 
 	return found
 }
 
-// exact is an entry that is the same as one with this key and mask. It hits the lowest key that the one hits and the highest, as do few others.
+// exact returns an entry with this key and mask for which same returns true, or None. Such an entry hits the
+// lowest and the highest key that the mask allows, as do few other entries.
 func (v *vectors) exact(s *Set, key, mask []uint64, same func(uint32) bool) uint32 {
 	highest := slices.Clone(mask)
 	for i := range highest {

@@ -6,15 +6,13 @@ import (
 	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Epoch says when a clock showed zero, on a scale that all processes have until the machine is started anew. With it a process tells
 // what a former one's times are on its own clock, also where the machine's was set meanwhile. The zero Epoch is not known.
 type Epoch struct {
 	boot [16]byte // of the machine (random/boot_id)
-	zero int64    // ns of CLOCK_MONOTONIC
+	zero int64    // ns of Kernel
 }
 
 // EpochLen is the length of an Epoch's bytes.
@@ -31,11 +29,10 @@ func EpochOf(c Clock) (e Epoch) {
 		return e
 	}
 	boot, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
-	var mono unix.Timespec
-	if err != nil || len(boot) != len(e.boot) || unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono) != nil {
+	if err != nil || len(boot) != len(e.boot) {
 		return e
 	}
-	return Epoch{[16]byte(boot), mono.Nano() - int64(w.Now())}
+	return Epoch{[16]byte(boot), Kernel() - int64(w.Now())}
 }
 
 // EpochIn is what Put wrote to b.

@@ -166,6 +166,19 @@ func (i *Instance) Ports() []PortInfo {
 	return out
 }
 
+// Keep has a port change settings of its interface again that somebody else has set otherwise, and returns these
+// (port.Keeper). Of a port that there is not, or that changes none, it returns nil.
+func (i *Instance) Keep(name string) (changed []string, err error) {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	for _, q := range i.ports[name] {
+		if k, ok := q.(port.Keeper); ok {
+			return k.Keep()
+		}
+	}
+	return nil, nil
+}
+
 // Visit calls f with the named app of one worker, between two breaths of the worker.
 // The worker waits for f, which must be short and must not keep the app.
 func (i *current) Visit(app string, worker int, f func(App)) error {

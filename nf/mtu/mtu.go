@@ -1,13 +1,13 @@
-// Package mtu is what functions that make packets longer owe to the hosts beside them,
-// whose packets no longer fit: an ICMP error that says how long a packet may be, and
-// TCP connections that offer no longer segments to begin with.
+// Package mtu is for functions that make packets longer, so that packets of the hosts beside them no longer
+// fit. It makes the ICMP error that tells a host how long a packet may be, and lowers the segment size that
+// TCP connections offer, so that longer segments are not sent at all.
 //
 //	host ──── 1500 bytes, DF ───► function   the packet would not fit, and is dropped
 //	host ◄─── ICMP: 1450 bytes ── function   in the name of the packet's destination
 //
-// The functions are bumps on the wire and have no address on the network that the packet
-// came from. So the error has the source that the packet had as destination, as has what a
-// bridge answers: the host routes to that address, and its answer comes back the same way.
+// The functions are bumps on the wire and have no address on the network that the packet came from. So the
+// error has the packet's destination as its source, like the answers of a bridge. The host routes to that
+// address, and the error reaches the host on the same way back.
 package mtu
 
 import (
@@ -25,33 +25,34 @@ import (
 
 var be = binary.BigEndian
 
-// Bytes of the longest IP datagram that carries an ICMP error (RFC 1812 4.3.2.3, RFC 4443
-// 2.4 (c)), and the least MTU of a link (RFC 791 3.2, RFC 8200 5), which no error goes below.
+// Lengths in bytes: of the longest IP datagram with an ICMP error (RFC 1812 4.3.2.3, RFC 4443 2.4 (c)), and
+// the least MTU of a link (RFC 791 3.2, RFC 8200 5), below which no error names an MTU.
 const (
 	longest4, longest6 = 576, 1280
 	least4, least6     = 68, 1280
 )
 
-// longestFrame is what TooBig may write.
+// longestFrame is the length in bytes of the longest frame that TooBig writes.
 const longestFrame = hdr.EthernetLen + hdr.MaxTags*hdr.VLANLen + longest6
 
 // unreachableTooBig is the code of ICMPUnreachable for "fragmentation needed and DF set".
 const unreachableTooBig = 4
 
-// TooBig writes to dst, which has room for longestFrame bytes, the answer to the sender of frame
-// b, which hdr.Walk found l in: that its IP datagram is longer than mtu bytes. It is ICMP type 3
-// code 4 with the next hop's MTU (RFC 1191 4), or ICMPv6 type 2 (RFC 4443 3.2). MAC addresses are
-// exchanged, VLAN tags stay. It returns the length of the frame that it wrote, or 0 when no answer
-// is due:
+// TooBig writes to dst, which has room for longestFrame bytes, the error for the sender of frame b whose
+// layers l hdr.Walk found: the frame's IP datagram is longer than mtu bytes. The error is ICMP type 3 code 4
+// with the next hop's MTU (RFC 1191 4), or ICMPv6 type 2 (RFC 4443 3.2). It names mtu, or the protocol's
+// least MTU if mtu is less. MAC addresses are exchanged, VLAN tags stay. TooBig returns the length of the
+// frame that it wrote, or 0 if there must be no error:
 //
-//   - The datagram is not longer than mtu (a frame can be, by padding), or mtu is less than its
-//     protocol wants of every link.
-//   - It is IPv4 without DF: a router would fragment it.
-//   - RFC 1812 4.3.2.7 and RFC 4443 2.4 (e) forbid it: the datagram is an ICMP error or a redirect,
-//     a fragment other than the first, to or from an address that is not one host's, or broadcast
-//     on the link. IPv6 to a multicast group is not answered either: RFC 4443 leaves it free, and
-//     the answer would have the group as its source.
-//   - Its IPv4 header's checksum is wrong, or its headers do not fit in it.
+//   - The datagram is not longer than mtu (a frame can be, by padding), or not longer than the
+//     protocol's least MTU.
+//   - The datagram is IPv4 without DF: a router would fragment it.
+//   - RFC 1812 4.3.2.7 and RFC 4443 2.4 (e) forbid the error: the datagram is an ICMP error or a
+//     redirect, a fragment other than the first, from or to an address that is not a single host's, or
+//     broadcast on the link. IPv6 to a multicast group gets no error either: RFC 4443 leaves it free,
+//     and the error would have the group as its source.
+//   - Source and destination are equal.
+//   - The checksum of the IPv4 header is wrong, or the datagram's headers do not fit in it.
 func TooBig(dst, b []byte, l *hdr.Layers, mtu int) int {
 	six := l.EtherType == hdr.EtherIPv6
 	least := least4
@@ -79,7 +80,7 @@ func TooBig(dst, b []byte, l *hdr.Layers, mtu int) int {
 	return l.L3 + tooBig4(out, ip, mtu)
 }
 
-// tooBig4 writes the IPv4 datagram that answers ip, and returns its length.
+// tooBig4 writes the IPv4 datagram with the error for datagram ip, and returns its length.
 func tooBig4(out, ip []byte, mtu int) int {
 	const front = hdr.IPv4Len + hdr.ICMPLen
 	n := front + copy(out[front:longest4], ip)
@@ -92,7 +93,7 @@ func tooBig4(out, ip []byte, mtu int) int {
 	return n
 }
 
-// tooBig6 writes the IPv6 datagram that answers ip, and returns its length.
+// tooBig6 writes the IPv6 datagram with the error for datagram ip, and returns its length.
 func tooBig6(out, ip []byte, mtu int) int {
 	const front = hdr.IPv6Len + hdr.ICMPLen
 	n := front + copy(out[front:longest6], ip)
@@ -105,7 +106,7 @@ func tooBig6(out, ip []byte, mtu int) int {
 	return n
 }
 
-// isError reports whether a datagram is an ICMP error or a redirect, or ICMP that does not say.
+// isError reports whether a datagram is an ICMP error or a redirect, or is ICMP without a type.
 func isError(b []byte, l *hdr.Layers) bool {
 	switch {
 	case l.Proto != hdr.ProtoICMP && l.Proto != hdr.ProtoICMPv6:
@@ -123,30 +124,30 @@ func isError(b []byte, l *hdr.Layers) bool {
 	return false
 }
 
-// oneHost4 reports whether an address may be one host's on a network: not unspecified, loopback,
-// multicast, broadcast or reserved.
+// oneHost4 reports whether an address may be a single host's: it is not unspecified, loopback, multicast,
+// broadcast or reserved.
 func oneHost4(a []byte) bool { return a[0] != 0 && a[0] != 127 && a[0] < 224 }
 
-// oneHost6 is oneHost4 for IPv6.
+// oneHost6 does what oneHost4 does, for IPv6.
 func oneHost6(a []byte) bool {
 	return a[0] != 0xFF && be.Uint64(a)|be.Uint64(a[8:])>>1 != 0
 }
 
-// A worker's errors: 100 in a second, all of them at once if need be. RFC 4443 2.4 (f) and RFC 1812
-// 4.3.2.8 want a limit and leave the number to the implementer. A host asks again 10 minutes after an
-// error at the earliest (RFC 1191 6.3), so 100 a second are enough for 60,000 pairs of hosts that send
-// without end.
+// A worker sends at most 100 errors in a second, perhaps all of them at once. RFC 4443 2.4 (f) and RFC 1812
+// 4.3.2.8 want a limit, and leave the number to the implementer. After an error, a host tries longer packets
+// again after 10 minutes at the earliest (RFC 1191 6.3). So 100 a second are enough for 60,000 pairs of hosts
+// that send without end.
 const (
 	each  = 10 * time.Millisecond
 	burst = 100
 )
 
-// Teller sends errors, no more than it may. Its zero value is ready; it belongs to one worker.
+// Teller sends errors, within the limit. Its zero value is ready. It belongs to one worker.
 type Teller struct {
-	full clock.Time // when the bucket of errors will be full again
+	full clock.Time // when the bucket of errors is full again
 }
 
-// may takes an error out of the bucket, if one is there.
+// may takes an error out of the bucket. It returns false if the bucket is empty.
 func (t *Teller) may(now clock.Time) bool {
 	at := max(t.full, now)
 	if at.Sub(now) > (burst-1)*each {
@@ -156,9 +157,9 @@ func (t *Teller) may(now clock.Time) bool {
 	return true
 }
 
-// Tell answers the sender of x, which hdr.Walk found l in and which is not changed, by output out:
-// see TooBig. The answer is marked with reason r. Nothing is sent when no answer is due, or the worker
-// has sent as many as it may, or has no buffer.
+// Tell sends the sender of frame x the error of TooBig, by output out, with reason r. l are the layers of x
+// that hdr.Walk found; x is not changed. Tell sends nothing if there must be no error, if the worker has
+// reached its limit, or if it has no buffer.
 func (t *Teller) Tell(c *graph.Ctx, x *packet.Buf, l *hdr.Layers, mtu, out int, r graph.Reason) {
 	y := c.Get()
 	if y == nil {
@@ -178,21 +179,21 @@ func (t *Teller) Tell(c *graph.Ctx, x *packet.Buf, l *hdr.Layers, mtu, out int, 
 	c.Emit(out, y)
 }
 
-// MSS is the most that a TCP segment may offer to take, by IP version; 0: any.
+// MSS is the largest TCP segment size that a host may offer, by IP version; 0: no limit.
 type MSS struct{ V4, V6 uint16 }
 
-// leastMSS is the least that mss= may say: Linux' TCP_MIN_MSS, below which it does not go either.
+// leastMSS is the least value of mss=: TCP_MIN_MSS, below which Linux does not go either.
 const leastMSS = 88
 
-// Setting is the argument mss=, a part of a function's settings (nf/arg).
+// Setting is the argument mss=, to be embedded in a function's settings (nf/arg).
 type Setting struct {
 	MSS Limit `arg:"mss" help:"largest segment that TCP may offer, in both directions: a number, or auto: what fits; larger ones are lowered"`
 }
 
-// Limit is what mss= says: none, auto or a number.
+// Limit is a value of mss=: none, auto or a number.
 type Limit struct {
 	auto bool
-	most uint16 // 0: none
+	most uint16 // 0: no limit
 }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -221,7 +222,7 @@ func (l *Limit) MarshalText() ([]byte, error) {
 	return strconv.AppendUint(nil, uint64(l.most), 10), nil
 }
 
-// Within is the limit where hosts may send IP packets of inner bytes.
+// Within returns the limit where hosts may send IP packets of at most inner bytes.
 func (l Limit) Within(inner int) MSS {
 	if l.auto {
 		return MSS{uint16(max(inner-hdr.IPv4Len-hdr.TCPLen, leastMSS)), uint16(max(inner-hdr.IPv6Len-hdr.TCPLen, leastMSS))}
@@ -229,9 +230,9 @@ func (l Limit) Within(inner int) MSS {
 	return MSS{l.most, l.most}
 }
 
-// Lower lowers the maximum segment size that a frame, which hdr.Walk found l in, offers, if it is a TCP SYN
-// that offers more than the limit for its IP version (RFC 9293 3.7.1), and adapts the checksum. It reports
-// whether it did. Fragments stay as they are.
+// Lower lowers the maximum segment size that frame b offers, if b is a TCP SYN that offers more than the
+// limit for its IP version (RFC 9293 3.7.1), and corrects the checksum. l are the layers of b that hdr.Walk
+// found. Lower reports whether it changed b. It does not change fragments.
 func (m *MSS) Lower(b []byte, l *hdr.Layers) bool {
 	most := m.V4
 	if l.EtherType == hdr.EtherIPv6 {
@@ -240,7 +241,7 @@ func (m *MSS) Lower(b []byte, l *hdr.Layers) bool {
 	return most != 0 && l.Proto == hdr.ProtoTCP && l.L4 != 0 && !l.Fragment && lower(b[l.L4:l.End], most)
 }
 
-// lower is Lower for a TCP segment.
+// lower does what Lower does, for a TCP segment.
 func lower(seg []byte, most uint16) (did bool) {
 	h := hdr.TCP(seg)
 	if len(seg) <= hdr.TCPLen || h.Flags()&hdr.TCPSyn == 0 || h.HeaderLen() > len(seg) {
@@ -259,7 +260,7 @@ func lower(seg []byte, most uint16) (did bool) {
 		if was := be.Uint16(seg[at+2:]); seg[at] == maxSegmentSize && size == 4 && was > most {
 			be.PutUint16(seg[at+2:], most)
 			old, new := was, most
-			if at%2 != 0 { // its bytes are in two words of the sum (RFC 1071 2 B)
+			if at%2 != 0 { // its bytes lie in two words of the sum (RFC 1071 2 B)
 				old, new = bits.ReverseBytes16(old), bits.ReverseBytes16(new)
 			}
 			h.SetChecksum(hdr.PatchChecksum(h.Checksum(), old, new))
@@ -270,7 +271,7 @@ func lower(seg []byte, most uint16) (did bool) {
 	return did
 }
 
-// Note says at start what hosts beside a function may send.
+// Note returns the text that says at start which packets hosts beside a function may send.
 func Note(inner, mtu int, m MSS) string {
 	s := fmt.Sprintf("longest packets from port a: %d bytes (mtu=%d)", inner, mtu)
 	if inner < least6 {

@@ -40,7 +40,7 @@ func udp(t testing.TB, six bool, n int, vlans ...uint16) []byte {
 	return hdrtest.Build(t, append(ends(six, vlans...), &layers.UDP{SrcPort: 7, DstPort: 9}, gopacket.Payload(bytes.Repeat([]byte{0x5A}, n-28)))...)
 }
 
-// sum is that of 16-bit words, folded, by the book.
+// sum is the folded sum of 16-bit words, as RFC 1071 defines it.
 func sum(b []byte, s uint32) uint16 {
 	b = append(bytes.Clone(b), make([]byte, len(b)%2)...)
 	for ; len(b) > 0; b = b[2:] {
@@ -378,7 +378,7 @@ func TestTeller(t *testing.T) {
 		}
 		return all
 	}
-	for i := range 100 { // what is not answered takes nothing out of the bucket
+	for i := range 100 { // frames without an answer take nothing out of the bucket
 		if r := x.Push("a", udp(t, false, 1300+i%2)); len(r.Out["a"]) != 0 {
 			t.Fatalf("%+v", r)
 		}

@@ -8,7 +8,7 @@ type action struct {
 	ActionInfo
 	index  int
 	params []param
-	words  int // of its data
+	words  int // number of words of its data
 	code   []step
 }
 
@@ -63,9 +63,9 @@ type node struct {
 	kind  nodeKind
 	name  string
 	about fragment
-	table int // index
+	table int // index of the table
 	test  testFn
-	yes   int // next, for an action always
+	yes   int // next node; of an action, always
 	no    int
 	act   *action
 	data  []uint64

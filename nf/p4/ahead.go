@@ -89,7 +89,7 @@ func (a *App) Reconfigure(args graph.Args) error {
 	if a.ahead != nil {
 		a.ahead.Leave()
 		finished, given := a.ahead.Counts()
-		a.finished, a.given = a.finished-finished, a.given-given // what is not counted yet: Tick counts the differences
+		a.finished, a.given = a.finished-finished, a.given-given // counts that Tick has not added yet: it adds differences
 	}
 	a.ahead, a.args = next, args
 	if next != nil {

@@ -110,18 +110,18 @@ type App struct {
 	programs uint16
 	decls    []apptable.Decl // of its tables
 	cfg      Config
-	cpu      uint32          // ^0: none
+	cpu      uint32          // number of the CPU port; ^0: there is none
 	down     map[uint32]bool // ports that have no link
 
 	onDigest func(Digest)
 	args     graph.Args
 
-	makeAhead func(must bool) Ahead // nil: there is no way to run frames ahead
+	makeAhead func(must bool) Ahead // nil: frames cannot run ahead
 	ahead     Ahead                 // nil: the engine runs all frames
-	clock     clock.Clock           // of a graph with interfaces
-	joined    *graph.Joined         // nil: it is not told yet
-	counted   clock.Time            // when what runs ahead was asked for its counts
-	finished  uint64                // what it said then
+	clock     clock.Clock           // clock of a graph with interfaces
+	joined    *graph.Joined         // ports that the app is linked to; nil: not known yet
+	counted   clock.Time            // when the Ahead was last asked for its counts
+	finished  uint64                // count that the Ahead returned then, as is given
 	given     uint64
 
 	onEmit  Emit // a.emit, bound once
@@ -132,7 +132,7 @@ type App struct {
 	cur     *packet.Buf
 	done    bool // cur holds the first frame that left
 	first   outgoing
-	scratch []byte // that frame, while cur is still read
+	scratch []byte // bytes of that frame, while cur is still read
 	copies  []outgoing
 }
 
@@ -173,7 +173,7 @@ func newApp(env graph.Env, args graph.Args, ahead func(must bool) Ahead) (graph.
 		return nil, err
 	}
 	a.args = args
-	if !env.Inside && env.Clock != nil { // else there are no interfaces
+	if !env.Inside && env.Clock != nil { // otherwise there are no interfaces
 		a.makeAhead, a.clock = ahead, env.Clock
 	}
 	if a.ahead, err = a.frontOf(args); err != nil {

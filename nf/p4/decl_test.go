@@ -43,7 +43,7 @@ func TestShownEntries(t *testing.T) {
 			if kind == "ternary" || kind == "range" {
 				e.Priority = int32(rapid.IntRange(1, 100).Draw(t, "priority"))
 			}
-			_, _ = sw.Insert("t", e) // what is there already, or has bits beyond its mask, is refused
+			_, _ = sw.Insert("t", e) // an entry that exists already, or has bits beyond its mask, is refused
 		}
 		decls := declared(a)
 		if len(decls) != 1 || decls[0].Default != nil {

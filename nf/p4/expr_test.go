@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// value is an expression with what it must yield, in unbounded integers.
+// value is an expression with the value that it must yield, in unbounded integers.
 type value struct {
 	json any
 	n    *big.Int

@@ -9,29 +9,29 @@ import (
 
 // input is a part of the data that a calculation hashes.
 type input struct {
-	hdr   *header // a field of it, or all of it
+	hdr   *header // one field of the header, or all of it if fld is nil
 	fld   *field
-	value []uint64 // constant
+	value []uint64 // a constant; nil: a field or a header
 	bits  int
 }
 
 // calculation is a hash of fields, constants and the payload.
 type calculation struct {
 	name    string
-	index   int // of a Switch's own hashes; -1: none
+	index   int // index in Switch.hashes; -1: none
 	inputs  []input
 	payload bool
 	hash    func(b []byte) uint64
 	sum     bool // hash is csum16, which needs no bytes
 	runs    []sumRun
-	planned int // inputs that runs add up
+	planned int // number of inputs that runs add up
 }
 
 // sumRun is a run of checksum inputs that are all fields of one header, or all constants.
 type sumRun struct {
-	base  int // of the header; -1: constants
+	base  int // base of the header; -1: constants
 	parts []sumPart
-	fixed uint64 // of constants
+	fixed uint64 // sum of the constants
 	bits  uint
 }
 

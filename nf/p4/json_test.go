@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestWrongKinds: a value of a wrong kind is refused with its place in the JSON and
-// with what it is a part of, in one line.
+// TestWrongKinds: a value of a wrong kind is refused in one line, with its place in the JSON and the part
+// that it belongs to.
 func TestWrongKinds(t *testing.T) {
 	for src, want := range map[string]string{
 		"[]": "p4: the JSON is no object: want the output of p4c-bm2-ss",

@@ -25,12 +25,12 @@ func mask64(bits int) uint64 {
 // significant first; bits above the field's width are 0, also for signed fields.
 type field struct {
 	name      string
-	bits      int // of a varbit: at most
+	bits      int // width; of a varbit, the largest width
 	signed    bool
 	saturate  bool
 	varbit    bool
 	off       int // word, from the header's base
-	bitOff    int // in the header, behind an empty varbit
+	bitOff    int // bit offset in the header, if the varbit is empty
 	lengthOff int // word that holds a varbit's length in bits
 }
 
@@ -38,8 +38,8 @@ type headerType struct {
 	name   string
 	fields []*field
 	index  map[string]*field
-	words  int // with the validity
-	bits   int // without the varbit
+	words  int // number of words, with the validity
+	bits   int // number of bits, without the varbit
 	varbit *field
 	// lengthExp computes the length of a varbit for an extraction that does not give it. If it has no json,
 	// there is none. Its fields belong to the header itself.
@@ -119,31 +119,31 @@ type standard struct {
 
 // packetState is the state of a packet on its way through the pipelines.
 type packetState struct {
-	v    []uint64 // headers, metadata, stacks
+	v    []uint64 // words of headers, metadata and stacks
 	tmp  []uint64
-	args []uint64 // of the action that runs
+	args []uint64 // data of the action that runs
 	sw   *Switch
 
-	frame []byte // what is parsed; frame[at:] is the payload
+	frame []byte // the frame that is parsed; frame[at:] is the payload
 	at    int
 	own   []byte // memory of a frame that came from a deparser
 
 	length   uint64 // packet_length, kept by add_header and remove_header
-	arrived  int    // length at the time it came in, for counters and meters
+	arrived  int    // bytes of the frame when it came in, for counters and meters
 	truncate int
-	cut      int    // that, by its clone session; 0: not at all
+	cut      int    // largest number of bytes that leave, by its clone session; 0: all
 	port     uint32 // egress port
-	copied   int    // number of the copy; 0: what came in
+	copied   int    // number of the copy; 0: the packet that came in
 
-	session                          uint32 // with sessionValid, when cloned
+	session                          uint32 // if the packet is cloned: session, with sessionValid
 	cloneList                        uint32
 	digest, resubmitted, recirculate uint32
 
 	parseError  uint32
 	badChecksum bool
 	exit        bool
-	failed      Reason // an action cannot go on
-	missed      bool   // by the last table that has entries
+	failed      Reason // why an action cannot go on
+	missed      bool   // the last table with a key was missed
 }
 
 // sessionValid marks a packet that is to be cloned. It is needed because session 0 is valid, too.

@@ -43,10 +43,10 @@ type compiler struct {
 	ctrs   map[string]int
 	mtrs   map[string]int
 	acts   map[int]*action
-	params []param // of the action that is compiled
+	params []param // parameters of the action that is compiled
 	self   *header // the header of all fields of an expression; nil: each field names its header
-	depth  int     // of the expression that is read
-	cells  int     // words of all counters, meters and registers
+	depth  int     // depth of the expression that is read
+	cells  int     // number of words of all counters, meters and registers
 }
 
 // fieldName is the name of a header and of one of its fields.

@@ -35,7 +35,7 @@ type lowerer struct {
 	*compiler
 	headers map[*header]*ir.Header
 	fields  map[*header]map[*field]*ir.Field
-	slots   map[int]*ir.Field // by the first word of their value
+	slots   map[int]*ir.Field // fields by the first word of their value
 	valid   map[int]*ir.Header
 }
 

@@ -208,7 +208,7 @@ func naive(keys []KeyInfo, model []naiveEntry, key []*big.Int, kind string) uint
 	return port
 }
 
-// TestEntriesComeBack: what is read is what was written.
+// TestEntriesComeBack: an entry is read as it was written.
 func TestEntriesComeBack(t *testing.T) {
 	sw := matchProgram("ternary", []KeyInfo{{Match: Ternary, Bits: 12}, {Match: LPM, Bits: 128}, {Match: Exact, Bits: 1}}).load(t, Config{})
 	e := Entry{Key: []Match{{Value: []byte{0x0a, 0xbc}, Mask: []byte{0x0f, 0xf0}}, {Value: append([]byte{0x20}, make([]byte, 15)...), Prefix: 7}, {Value: []byte{1}}},

@@ -12,7 +12,7 @@ type parserErrors struct {
 }
 
 type parser struct {
-	start  int // -1: none
+	start  int // index of the first state; -1: none
 	states []*parseState
 	errs   parserErrors
 }
@@ -36,16 +36,16 @@ type parseState struct {
 	parts []keyPart
 	kw    int
 	key   int // place of the key in the scratch words
-	pack  int // of the packed key, for value sets
+	pack  int // place of the packed key in the scratch words, for value sets
 	cases []parseCase
 	next  int
 }
 
 // keyPart is a part of a state's transition key: a field, or a lookahead.
 type keyPart struct {
-	slot  int     // of the field; -1: not known before
-	where wordsFn // of the field; nil: lookahead
-	off   int     // of the lookahead, in bits
+	slot  int     // slot of the field; -1: not known when loading
+	where wordsFn // finds the words of the field; nil: lookahead
+	off   int     // offset of the lookahead, in bits
 	bits  int
 	words int
 	at    int
@@ -53,8 +53,8 @@ type keyPart struct {
 
 type parseCase struct {
 	value, mask   []uint64
-	value0, mask0 uint64 // the first words
-	vset          int    // index; -1: none
+	value0, mask0 uint64 // first words of value and mask
+	vset          int    // index of the value set; -1: none
 	next          int
 }
 
@@ -235,7 +235,7 @@ func (s *Switch) deparse(k *packetState) []byte {
 	w := bitWriter{b: s.buf[:0]}
 	if d != nil {
 		execute(k, d.code)
-		w.b = s.buf[:0] // primitives may have used, and grown, it
+		w.b = s.buf[:0] // primitives may have used it meanwhile, and made it longer
 		for _, h := range d.order {
 			if k.v[h.base] != 0 {
 				w.putHeader(k, h.typ, h.base)

@@ -11,18 +11,18 @@ type Program struct {
 	tables    []*tableDef
 	actions   []*action
 	nodes     []node
-	ingress   int // first node; noNode
+	ingress   int // first node of ingress; noNode: none
 	egress    int
 	parser    *parser // nil: the packet is all payload
 	deparser  *deparser
 	headers   []*header
-	owner     []*header // by base; nil elsewhere
-	slots     int       // words of a packet's state
+	owner     []*header // by word of a packet's state: the header whose base it is; nil elsewhere
+	slots     int       // number of words of a packet's state
 	reset     []slotValue
-	tmp       int // words of scratch that expressions use
+	tmp       int // number of scratch words that expressions use
 	std       standard
 	registers []*registerDef
-	groups    []int // words of memory that registers share
+	groups    []int // by group: number of words of the memory that registers share
 	counters  []*arrayDef
 	meters    []*meterDef
 	profiles  []*profileDef
@@ -34,7 +34,7 @@ type Program struct {
 	calcs     []*calculation
 	logs      []*logMessage
 	errors    map[string]uint32
-	src       []byte // the document
+	src       []byte // the JSON
 }
 
 // MatchKind says how a field of a key is compared.
@@ -46,7 +46,7 @@ const (
 	LPM
 	Ternary
 	Range
-	Valid // of a header: 1 or 0
+	Valid // validity of a header: 1 or 0
 )
 
 var matchNames = [...]string{"exact", "lpm", "ternary", "range", "valid"}
@@ -87,11 +87,11 @@ type TableInfo struct {
 	Keys         []KeyInfo
 	Actions      []ActionInfo
 	Size         int
-	Const        bool // its entries are the program's and stay
-	ConstDefault bool // its default entry is the program's and stays
-	Counters     bool // an entry counts
-	Meters       bool // an entry has a meter
-	Timeout      bool // an entry may have a Timeout
+	Const        bool // its entries are the program's, and cannot be changed
+	ConstDefault bool // its default entry is the program's, and cannot be changed
+	Counters     bool // entries have counters
+	Meters       bool // entries have meters
+	Timeout      bool // entries may have a Timeout
 	Profile      string
 	Selector     bool // entries may name groups
 	// Priority says that an entry needs a priority, because the key has a field that is neither Exact, LPM nor
@@ -106,8 +106,8 @@ type ArrayInfo struct {
 	Name string
 	ID   int
 	Size int
-	Bits int  // of a register
-	Byte bool // of a meter: counts bytes, not packets
+	Bits int  // of a register: its width
+	Byte bool // of a meter: it counts bytes, not packets
 }
 
 // ProfileInfo describes an action profile. Actions are those of the tables that use it, one of each name.

@@ -13,7 +13,7 @@ type arrayDef struct{ ArrayInfo }
 
 type registerDef struct {
 	ArrayInfo
-	words int // of a cell
+	words int // number of words of a cell
 	place ir.Place
 }
 
@@ -41,14 +41,14 @@ func (r *registerDef) at(memory [][]uint64, index int) []uint64 {
 type meterDef struct {
 	ArrayInfo
 	direct bool
-	target stdField // of a direct meter: takes the color
+	target stdField // of a direct meter: the field that gets the color
 	rates  int
 }
 
 type valueSetDef struct {
 	name  string
 	bits  int
-	parts []int // widths of the parts of the key that it is compared with
+	parts []int // widths of the parts of the key that is compared with the set
 }
 
 type digestDef struct {
@@ -64,7 +64,7 @@ type profileDef struct {
 	index   int
 	actions []*action
 	dw      int
-	hash    *calculation // of a selector
+	hash    *calculation // of a selector: the hash that selects a member
 }
 
 // Rate is a token bucket: the rate of tokens in packets or bytes a second, and the highest number of tokens.
@@ -75,13 +75,13 @@ type Rate struct{ PerSecond, Burst uint64 }
 // first.
 type meter struct {
 	since clock.Time
-	rates []bucket // the slowest first
+	rates []bucket // by ascending rate
 }
 
 type bucket struct {
 	Rate
 	tokens uint64
-	seen   uint64 // tokens that came since the beginning
+	seen   uint64 // tokens that came since the meter was configured
 }
 
 // configure sets the rates, the slowest first. Without rates every packet is green.
@@ -110,7 +110,7 @@ func (m *meter) execute(d *meterDef, now clock.Time, size int) uint64 {
 	for i := len(m.rates) - 1; i >= 0; i-- {
 		b := &m.rates[i]
 		hi, lo := bits.Mul64(micros, b.PerSecond)
-		fresh := ^uint64(0) // more than can be counted
+		fresh := ^uint64(0) // more tokens than can be counted
 		if hi < 1_000_000 {
 			total, _ := bits.Div64(hi, lo, 1_000_000)
 			fresh = total - b.seen
@@ -175,10 +175,10 @@ func (m *vsetMember) hits(key, keep, part []uint64) bool {
 // member is a member of an action profile: an action with its data.
 type member struct {
 	id   uint32
-	at   uint32 // its place
+	at   uint32 // its place in profile.memberAt
 	act  *action
 	data []uint64
-	uses int // by entries and groups
+	uses int // number of entries and groups that use it
 }
 
 // GroupMember is a member of a group of an action selector. A member of weight 2 gets twice as many packets as
@@ -193,7 +193,7 @@ type GroupMember struct {
 
 type group struct {
 	id      uint32
-	at      uint32 // its place
+	at      uint32 // its place in profile.groupAt
 	members []GroupMember
 	live    []share
 	uses    int

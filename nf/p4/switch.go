@@ -32,7 +32,7 @@ type Config struct {
 // Digest is a message of the program to the controller. Data has the fields of the digest one after the other,
 // each big-endian in as many bytes as it needs.
 type Digest struct {
-	ID   int // of the DigestInfo
+	ID   int // ID of the DigestInfo
 	Name string
 	Data []byte
 }
@@ -72,8 +72,8 @@ func (r Reason) String() string { return reasonNames[r] }
 
 // Result says what happened to a packet.
 type Result struct {
-	Emitted int    // frames
-	Dropped Reason // of the last packet, clone or replica that was dropped
+	Emitted int    // number of frames that left
+	Dropped Reason // reason of the last packet, clone or replica that was dropped
 }
 
 // Emit is called with a frame that leaves on a port. The frame is valid only during the call.
@@ -120,7 +120,7 @@ type Switch struct {
 	entries
 	arrays
 	replication
-	hashes []func(b []byte) uint64 // in the place of a calculation's own
+	hashes []func(b []byte) uint64 // by calculation.index: hash functions that replace the calculation's own
 
 	rand    *rand.Rand
 	trace   func(Event)
@@ -128,17 +128,17 @@ type Switch struct {
 	emit    Emit
 	result  Result
 	passes  int
-	port    uint32 // on which the frame came in
+	port    uint32 // port on which the frame came in
 	copies  int    // copies made of the frame so far
 	copied  int    // number of the copy that is processed now
 	dropped [numReasons]uint64
 
-	in, out []*packetState // packets that wait for ingress, and for egress
+	in, out []*packetState // packets that wait for ingress, and those that wait for egress
 	inAt    int
 	outAt   int
 	spare   []*packetState
 	tmp     []uint64
-	buf     []byte // frames that leave, inputs of hashes
+	buf     []byte // for frames that leave, and for inputs of hashes
 }
 
 // common holds what all parts of a Switch read. Only Process and Advance change the time.
@@ -146,7 +146,7 @@ type common struct {
 	prog   *Program
 	cfg    Config
 	now    clock.Time
-	follow ir.Follower // nil: the engine runs alone
+	follow ir.Follower // nil: there is no other executor
 }
 
 // NewSwitch makes a switch whose tables have the entries of the program.

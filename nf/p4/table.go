@@ -17,7 +17,7 @@ type keyDef struct {
 	words    int
 	at       int
 	slot     int
-	validity int // slot; the field counts as 0 while it is 0. -1: always valid
+	validity int // slot of the header's validity: if that is 0, the field counts as 0; -1: always valid
 	mask     []uint64
 	// where returns the place of a field of a stack element whose index the packet determines, and the
 	// element's validity. If where is nil, slot has the field.
@@ -29,16 +29,16 @@ type tableDef struct {
 	TableInfo
 	index    int
 	keys     []keyDef
-	kw       int       // words of a key
-	dw       int       // words of an entry's action data, at most
-	kind     MatchKind // of the table: which of several entries wins
+	kw       int       // number of words of a key
+	dw       int       // largest number of words of an entry's action data
+	kind     MatchKind // of the whole table: which of several entries wins
 	actions  []*action
-	next     []int // node behind an action, by its index
-	hit      int   // node behind a hit or a miss, when branches
+	next     []int // by index of the action: the next node
+	hit      int   // next node after a hit, if branches
 	miss     int
-	branches bool    // by hit and miss, not by action
-	baseMiss int     // node behind a miss without a default entry
-	profile  int     // -1: none
+	branches bool    // the next node depends on hit or miss, not on the action
+	baseMiss int     // next node if no action runs
+	profile  int     // index in Program.profiles; -1: none
 	meter    int     // index in Program.meters; -1: none
 	initial  *action // default entry; nil: none
 	initData []uint64
@@ -99,7 +99,7 @@ type Count struct{ Packets, Bytes uint64 }
 
 // row is an entry without its key and data.
 type row struct {
-	act    int32 // in Program.actions; -1: member or group
+	act    int32 // index in Program.actions; -1: a member or a group
 	prio   int32
 	prefix int16
 	live   bool
@@ -116,8 +116,8 @@ type use struct {
 // table is a table with its entries.
 type table struct {
 	def   *tableDef
-	fixed bool // its entries are the program's, and stay
-	size  int  // how many entries it takes
+	fixed bool // its entries are the program's, and cannot be changed
+	size  int  // largest number of entries
 	m     matcher
 	n     int
 	rows  []row
@@ -128,7 +128,7 @@ type table struct {
 	meter []meter
 	uses  []use
 	free  []uint32
-	probe []uint64 // key of the packet
+	probe []uint64 // key of the packet at hand
 
 	act     *action // default entry; nil: none
 	actData []uint64

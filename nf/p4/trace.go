@@ -282,7 +282,7 @@ type logMessage struct {
 }
 
 type logValue struct {
-	get   func(k *packetState) // to the scratch words
+	get   func(k *packetState) // stores the value in the scratch words
 	words int
 	at    int
 }

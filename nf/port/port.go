@@ -104,6 +104,13 @@ type FilterSetter interface {
 	SetFilter(Filter) error
 }
 
+// Keeper is a Port that changes settings of its interface, and of the other end of a veth, for as long as it is open.
+type Keeper interface {
+	// Keep changes again what somebody else has set otherwise meanwhile, and returns that, one setting an element. The
+	// port's end sets it as that somebody did.
+	Keep() (changed []string, err error)
+}
+
 // Filter says which frames a graph must see. The zero Filter wants nothing.
 type Filter struct {
 	// All wants all frames. The fields RoCE, Hosts and UDP do not matter if it is set.

@@ -9,9 +9,9 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// Chain is the graph of the common case: ports a and b, and between them the
-// given apps, one behind the other, both directions. An app is written
-// KIND[,arg=value...], and its inputs and outputs are called a and b.
+// Chain returns the graph of the common case: ports a and b, and between them the given apps, one behind the
+// other, in both directions. An app is written KIND[,arg=value...]. Its inputs and outputs must be called a
+// and b.
 func Chain(kinds []graph.Kind, nfs ...string) (*graph.Spec, error) {
 	if len(nfs) == 0 {
 		return nil, errors.New("no network function given")
@@ -20,7 +20,7 @@ func Chain(kinds []graph.Kind, nfs ...string) (*graph.Spec, error) {
 		Ports: map[string]graph.PortSpec{"a": {Kind: "pcap"}, "b": {Kind: "pcap"}},
 		Apps:  map[string]graph.AppSpec{},
 	}
-	out, in := "a.out", "a.in" // of what is to the left
+	out, in := "a.out", "a.in" // output and input to the left of the next app
 	sides := []string{"a", "b"}
 	for _, nf := range nfs {
 		parts := strings.Split(nf, ",")

@@ -10,30 +10,29 @@ import (
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
-// ShownDifferences is how many packets a Comparison shows unless told
-// otherwise.
+// ShownDifferences is the default number of packets that a Comparison shows.
 const ShownDifferences = 10
 
 // CompareOptions say how two captures are compared.
 type CompareOptions struct {
-	// Names of the captures in the output; "got" and "want" when empty.
+	// A and B name the captures in the output; "": "got" and "want".
 	A, B string
-	// Shown is the most packets that are shown; 0: ShownDifferences.
+	// Shown is the largest number of packets that are shown; 0: ShownDifferences.
 	Shown int
-	// IgnoreTime leaves timestamps out.
+	// IgnoreTime excludes timestamps.
 	IgnoreTime bool
-	// IgnoreComments leaves out what only pcapng has: the packets' comments and
-	// interfaces. It is always left out unless both captures are pcapng.
+	// IgnoreComments excludes what only pcapng has: the packets' comments and interfaces. They are always
+	// excluded unless both captures are pcapng.
 	IgnoreComments bool
 }
 
-// PacketDiff is one packet that differs.
+// PacketDiff shows a packet that differs.
 type PacketDiff struct {
 	Packet uint64   `json:"packet"` // number, from 1
 	Lines  []string `json:"lines"`
 }
 
-// Comparison is what Compare found.
+// Comparison is the result of Compare.
 type Comparison struct {
 	A           string       `json:"a"`
 	B           string       `json:"b"`
@@ -43,10 +42,10 @@ type Comparison struct {
 	Shown       []PacketDiff `json:"shown"`
 }
 
-// Equal reports that nothing differs.
+// Equal reports whether nothing differs.
 func (c *Comparison) Equal() bool { return c.Differences == 0 }
 
-// String shows the differences, decoded; one line when there are none.
+// String shows the differences, decoded, or one line if there are none.
 func (c *Comparison) String() string {
 	var s strings.Builder
 	if c.Equal() {
@@ -66,17 +65,16 @@ func (c *Comparison) String() string {
 	return s.String()
 }
 
-// DifferentError says that two captures differ: a check that failed, not a
-// wrong use.
+// DifferentError says that two captures differ. It stands for a check that failed, not for a wrong use.
 type DifferentError struct{ *Comparison }
 
 func (e *DifferentError) Error() string {
 	return fmt.Sprintf("%d packets differ (%s has %d, %s has %d)", e.Differences, e.A, e.PacketsA, e.B, e.PacketsB)
 }
 
-// Compare reads two captures side by side, in constant memory: packet by
-// packet the frame, its length on the wire, its time as far as both files can
-// tell it, its interface's number and its comments. An error means that one of them could not be read.
+// Compare reads two captures side by side, in constant memory. Packet by packet it compares the frame, its
+// length on the wire, its time to the precision that both files have, the number of its interface, and its
+// comments. It returns an error if one of the captures cannot be read.
 func Compare(a, b *pcap.Reader, o CompareOptions) (*Comparison, error) {
 	c := &Comparison{A: o.A, B: o.B, Shown: []PacketDiff{}}
 	c.A = cmp.Or(c.A, "got")
@@ -147,8 +145,7 @@ func Compare(a, b *pcap.Reader, o CompareOptions) (*Comparison, error) {
 	}
 }
 
-// CompareFiles is Compare of two files. When they differ the error is a
-// *DifferentError.
+// CompareFiles compares two files. If they differ, the error is a *DifferentError.
 func CompareFiles(a, b string, o CompareOptions) (*Comparison, error) {
 	var r [2]*pcap.Reader
 	for i, name := range []string{a, b} {

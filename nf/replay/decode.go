@@ -12,10 +12,10 @@ import (
 // Field is one header field of a frame, for people to read.
 type Field struct{ Name, Value string }
 
-// fields collects what Decode finds.
+// fields collects the result of Decode.
 type fields []Field
 
-// add adds fields of a header, as many as there are values. Each word of the layout is NAME=FORMAT.
+// add adds fields of a header. The layout has a word NAME=FORMAT for each of the values.
 func (f *fields) add(header, layout string, values ...any) {
 	for i, word := range strings.Fields(layout) {
 		name, format, _ := strings.Cut(word, "=")
@@ -23,15 +23,15 @@ func (f *fields) add(header, layout string, values ...any) {
 	}
 }
 
-// one adds a field.
+// one adds one field.
 func (f *fields) one(name, format string, args ...any) {
 	*f = append(*f, Field{name, fmt.Sprintf(format, args...)})
 }
 
-// Decode takes a frame apart, from Ethernet to the extended transport headers
-// of RoCE, as far as it goes. Names are header.field, headers and fields named
-// as their specifications do; a second VLAN tag is vlan2. The last fields say
-// how long the payload is, and whether checksums and ICRC are right.
+// Decode decodes a frame, from Ethernet to the extended transport headers of RoCE, as far as it knows the
+// headers. A field's name is header.field, with the names of the specifications; a second VLAN tag is vlan2.
+// The checksum of an IPv4 header and the ICRC have (right) or (wrong) behind them. The last fields are the
+// length of the payload and the ICRC.
 func Decode(b []byte) []Field {
 	var f fields
 	if len(b) < hdr.EthernetLen {

@@ -10,19 +10,19 @@ import (
 	"github.com/quillon/quillon/nf/port/pcap"
 )
 
-// Files are a run's captures on disk.
+// Files names the captures of a run on disk.
 type Files struct {
-	// In are the inputs: one PATH, or PORT=PATH each.
+	// In has the inputs, each as PATH or PORT=PATH.
 	In []string
-	// Out is the output; empty: none. A name that ends in .pcapng makes a
-	// pcapng file, any other a classic one; with .gz or .zst behind, a compressed one.
+	// Out is the output; "": none. A name that ends in .pcapng makes a pcapng file, any other name a classic
+	// one. A further .gz or .zst makes it compressed.
 	Out string
-	// Expect is a capture that the output must equal; empty: none.
+	// Expect is a capture that the output must equal; "": none.
 	Expect  string
 	Compare CompareOptions
 }
 
-// openFile opens a capture; - is the standard input.
+// openFile opens a capture; "-" is the standard input.
 func openFile(name string) (*os.File, error) {
 	if name == "-" {
 		return os.Stdin, nil
@@ -30,9 +30,9 @@ func openFile(name string) (*os.File, error) {
 	return os.Open(name)
 }
 
-// RunFiles is a run from files to a file. cfg.Inputs and cfg.Format follow
-// from f. Nothing is written when cfg or an input is refused. A *DifferentError
-// says that the output is not what was expected; Result.Comparison shows how.
+// RunFiles runs a graph from files to a file. It sets cfg.Inputs and cfg.Format from f. It writes nothing if
+// cfg or an input is refused. A *DifferentError says that the output is not the expected one;
+// Result.Comparison shows the differences.
 func RunFiles(cfg Config, f Files) (*Result, error) {
 	cfg.Inputs = nil
 	var opened []os.FileInfo
@@ -126,7 +126,7 @@ func RunFiles(cfg Config, f Files) (*Result, error) {
 	return res, out.Close()
 }
 
-// splitIn takes PORT=PATH apart; a path that contains "=" is given as ./PATH.
+// splitIn splits PORT=PATH. A path that contains "=" must be given as ./PATH.
 func splitIn(s string) (portName, path string) {
 	portName, path, ok := strings.Cut(s, "=")
 	if !ok || strings.ContainsRune(portName, filepath.Separator) {

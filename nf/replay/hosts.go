@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// Hosts are those of one side, by MAC address and by subnet: they tell in which direction a frame went.
+// Hosts are the hosts of one side, by MAC address and by subnet. They show in which direction a frame went.
 type Hosts struct {
 	macs map[[6]byte]bool
 	nets []netip.Prefix
@@ -53,7 +53,7 @@ func (h *Hosts) Sent(frame []byte) bool {
 	if len(h.nets) == 0 || !hdr.Walk(frame, &l) {
 		return false
 	}
-	const arpSender = 14 // of Ethernet and IPv4 (RFC 826)
+	const arpSender = 14 // offset of the sender's address, for Ethernet and IPv4 (RFC 826)
 	var from netip.Addr
 	switch p := frame[l.Net:]; {
 	case l.L3 != 0 && l.EtherType == hdr.EtherIPv4:

@@ -10,17 +10,16 @@ import (
 )
 
 const (
-	// maxRuns and maxRunBytes bound the hex of one packet's differences.
+	// maxRuns and maxRunBytes bound the hexadecimal bytes that are shown of one packet.
 	maxRuns     = 8
 	maxRunBytes = 16
-	// nearby runs of differing bytes, with fewer equal bytes between, are one.
+	// nearby is the number of equal bytes that divide two runs of differing bytes.
 	nearby = 4
 )
 
 var newline = []byte("\n")
 
-// unit is the smallest difference of time, in ns, that p's file can tell; at
-// least 1.
+// unit returns the smallest difference of time that p's file can express, in ns, and at least 1.
 func unit(r *pcap.Reader, p *pcap.Packet) clock.Time {
 	u := clock.Time(1)
 	if resol := r.Interfaces()[p.Interface].Resol; resol < 9 {
@@ -31,10 +30,10 @@ func unit(r *pcap.Reader, p *pcap.Packet) clock.Time {
 	return u
 }
 
-// stamp is a time as seconds since the epoch.
+// stamp returns a time in seconds since the epoch.
 func stamp(t clock.Time) string { return fmt.Sprintf("%d.%09d", t/1e9, t%1e9) }
 
-// interfaceOf is the number of p's interface, and its name.
+// interfaceOf returns number and name of p's interface.
 func interfaceOf(r *pcap.Reader, p *pcap.Packet) string {
 	return strings.TrimSuffix(fmt.Sprintf("%d %s", p.Interface, r.Interfaces()[p.Interface].Name), " ")
 }
@@ -50,7 +49,7 @@ func quoted(comments [][]byte) string {
 	return strings.Join(s, " ")
 }
 
-// summary are a frame's fields on as few lines as they have headers.
+// summary returns a frame's fields, one line for each header.
 func summary(b []byte) []string {
 	var lines []string
 	last := ""
@@ -68,12 +67,12 @@ func summary(b []byte) []string {
 	return lines
 }
 
-// table is rows of what two packets do not have in common.
+// table has a row for each difference of two packets.
 type table [][3]string
 
 func (t *table) row(name, a, b string) { *t = append(*t, [3]string{name, a, b}) }
 
-// frames adds the fields and then the bytes in which x and y differ.
+// frames adds the fields, and then the bytes, in which x and y differ.
 func (t *table) frames(x, y []byte) {
 	if len(x) != len(y) {
 		t.row("length", fmt.Sprint(len(x)), fmt.Sprint(len(y)))
@@ -114,7 +113,7 @@ func (t *table) frames(x, y []byte) {
 
 type span struct{ from, to int }
 
-// runs are the stretches in which x and y differ.
+// runs returns the runs of bytes in which x and y differ.
 func runs(x, y []byte) []span {
 	var rs []span
 	for i := range max(len(x), len(y)) {
@@ -141,7 +140,7 @@ func hexOf(b []byte, r span) string {
 	return fmt.Sprintf("% x", b[from:to])
 }
 
-// lines lays the table out; a and b name its columns.
+// lines formats the table; a and b name its columns.
 func (t table) lines(a, b string) []string {
 	var w [2]int
 	for _, r := range t {

@@ -19,57 +19,57 @@ import (
 // Input is a capture that is replayed.
 type Input struct {
 	Reader *pcap.Reader
-	// Name is what messages call it.
+	// Name names the capture in messages.
 	Name string
-	// Port of the Spec that its frames enter. Empty: the interface of the same
-	// name, or else the first interface enters the first port by name, the
-	// second the second.
+	// Port is the port of the Spec that the frames enter. If it is "", an interface enters the port with its
+	// name, or else the first interface enters the first port by name, and the second one the second.
 	Port string
 }
 
-// Config says what is run over which captures.
+// Config says which graph runs over which captures.
 type Config struct {
-	// Spec of the graph; what kinds its ports have does not matter.
+	// Spec is the graph. The kinds of its ports do not matter.
 	Spec   *graph.Spec
 	Kinds  []graph.Kind
 	Inputs []Input
-	// AHosts, if not nil: the one input holds both directions between two ports. Frames that these hosts sent enter the
-	// first port by name, all others the second one, whatever interface they were captured on.
+	// AHosts, if not nil, says that the one input holds both directions between two ports. Frames that these
+	// hosts sent enter the first port by name, all others the second one, whatever interface they were
+	// captured on.
 	AHosts *Hosts
-	// Format of the output. Pcapng has one interface a port (one in all when
-	// there is one input interface), and a comment per packet: its verdict and
-	// the reason, as in "rewritten: steered-cas".
+	// Format is the format of the output. Pcapng has an interface for each port (one in all if there is one
+	// input interface), and a comment for each packet: its verdict and the reason, as in "rewritten:
+	// steered-cas".
 	Format pcap.Format
-	// All writes dropped packets too, with the comment "dropped: REASON".
-	// Pcapng only: in a classic file nothing would tell them from the others.
+	// All writes dropped packets, too, with the comment "dropped: REASON". It needs pcapng, because in a
+	// classic file nothing would tell dropped packets from the others.
 	All bool
-	// Seed of the apps' randomness.
+	// Seed is the seed of the apps' random numbers.
 	Seed uint64
-	// Linger is how long timers still run behind the last frame, while apps
-	// hold frames; 0: one second of the captures' time.
+	// Linger is how long timers still run after the last frame, while apps hold frames; 0: one second of the
+	// captures' time.
 	Linger clock.Duration
 }
 
-// Result is what a run did.
+// Result is the result of a run.
 type Result struct {
 	Read    uint64 `json:"read"`    // frames read
 	Written uint64 `json:"written"` // frames written, without dropped ones
-	// Changed are frames written with another verdict than forwarded.
+	// Changed is the number of frames written with another verdict than forwarded.
 	Changed uint64 `json:"changed"`
 	Dropped uint64 `json:"dropped"`
-	// FromA are the frames that AHosts sent; nil without.
+	// FromA is the number of frames that AHosts sent; nil without AHosts.
 	FromA *uint64 `json:"from_a,omitempty"`
-	// Oversized frames fitted no buffer and went past the graph.
+	// Oversized is the number of frames that fit no buffer, and were written unchanged past the graph.
 	Oversized uint64        `json:"oversized"`
 	Start     clock.Time    `json:"start"`
 	End       clock.Time    `json:"end"`
 	Counters  []graph.Count `json:"counters"`
-	// Comparison with the file that was expected; see Files.
+	// Comparison is the comparison with the expected file; see Files.
 	Comparison *Comparison `json:"comparison,omitempty"`
 }
 
-// CounterText is the counters that are not zero, as golden data: a line
-// "NODE.GROUP.NAME VALUE" each, sorted.
+// CounterText returns the counters that are not zero, sorted, in the form of golden data: a line
+// "NODE.GROUP.NAME VALUE" each.
 func (r *Result) CounterText() string {
 	var lines []string
 	for _, c := range r.Counters {
@@ -82,15 +82,15 @@ func (r *Result) CounterText() string {
 }
 
 const (
-	// maxTicks bounds the timers that run in one gap between frames: a gap of
-	// years must not take as long. 10 ms timers get through 10 minutes.
+	// maxTicks bounds the timers that run in one gap between frames, so that a gap of years does not take
+	// years. Timers of 10 ms run for 10 minutes.
 	maxTicks = 1 << 16
-	// poolBytes is the memory for frames, within minSlots and maxSlots.
+	// poolBytes is the memory for frames, as far as minSlots and maxSlots allow.
 	poolBytes          = 64 << 20
 	minSlots, maxSlots = 1024, 4096
 )
 
-// Replay is a run that is ready. Use it once.
+// Replay is a run that is ready. It can be used once.
 type Replay struct {
 	cfg    Config
 	inst   *graph.Instance
@@ -100,39 +100,39 @@ type Replay struct {
 	sides  []*side // by name
 	single bool    // all frames enter one port
 	w      *pcap.Writer
-	// declared are the interfaces of a pcapng output.
+	// declared has the interfaces of a pcapng output.
 	declared []pcap.Interface
 	now      clock.Time
-	seq      uint64  // of the frame under way; 0: none
-	from     *source // of the frame under way
+	seq      uint64  // Seq of the frame under way; 0: none
+	from     *source // source of the frame under way
 	out      pcap.Packet
 	batch    packet.Batch
-	drops    []drop // of this breath
-	arena    []byte // their frames
+	drops    []drop // frames dropped in this breath
+	arena    []byte // the bytes of these frames
 	notes    map[note][][]byte
 	damage   []error
 	res      Result
 }
 
-// source is an Input and its packet that is next.
+// source is an Input with its next packet.
 type source struct {
 	Input
 	next  pcap.Packet
 	err   error
-	sides []*side // by interface
+	sides []*side // by interface: the port that its frames enter
 }
 
-// side is a port of the graph: what was sent in this breath waits in out.
+// side is a port of the graph. Frames that were sent in this breath wait in out.
 type side struct {
 	name  string
-	index int // among the sides
+	index int // index among the sides
 	pool  *packet.Pool
 	out   []*packet.Buf
-	info  *pcap.Interface // that feeds it
+	info  *pcap.Interface // the interface whose frames enter it first; nil: none
 	stats port.Stats
 }
 
-// note is what a comment is made of.
+// note has what a comment is made from.
 type note struct {
 	verdict     packet.Verdict
 	app, reason uint16
@@ -144,8 +144,7 @@ type drop struct {
 	n int // bytes in the arena
 }
 
-// New checks cfg and builds the graph; nothing is read but the captures'
-// headers.
+// New checks cfg and builds the graph. It reads only the captures' headers.
 func New(cfg Config) (*Replay, error) {
 	if cfg.All && cfg.Format != pcap.NG {
 		return nil, errors.New("dropped packets can be written to pcapng only: name the output *.pcapng")
@@ -194,7 +193,7 @@ func New(cfg Config) (*Replay, error) {
 	return r, err
 }
 
-// connect finds the ports of the interfaces that are known so far.
+// connect finds the ports that the known interfaces enter.
 func (r *Replay) connect() error {
 	fed := 0
 	for i := range r.in {
@@ -237,7 +236,7 @@ func (r *Replay) portNames() string {
 	return strings.Join(names, ", ")
 }
 
-// sideOf is where frames of interface n of s enter.
+// sideOf returns the port that frames of interface n of s enter.
 func (r *Replay) sideOf(s *source, n int) (*side, error) {
 	if n < len(s.sides) {
 		return s.sides[n], nil
@@ -289,9 +288,9 @@ func (r *Replay) sideOf(s *source, n int) (*side, error) {
 	return s.sides[n], nil
 }
 
-// Run replays everything and writes what comes out to w; nil: nowhere. When a
-// capture is damaged, everything before the damage is processed and written,
-// and the error says where it is; the Result holds then, too.
+// Run replays all inputs, and writes the output to w, or nowhere if w is nil. If a capture is damaged, all
+// packets before the damage are processed and written, and the error says where the damage is. The Result is
+// valid then, too.
 func (r *Replay) Run(w io.Writer) (*Result, error) {
 	err := r.start(w)
 	if err == nil {
@@ -308,7 +307,7 @@ func (r *Replay) Run(w io.Writer) (*Result, error) {
 	return &r.res, err
 }
 
-// start writes the output's header.
+// start makes the writer, with the output's header.
 func (r *Replay) start(w io.Writer) error {
 	if w == nil {
 		return nil
@@ -408,7 +407,7 @@ func (r *Replay) advance(s *source) {
 	}
 }
 
-// frame runs the timers before s.next, and then pushes it.
+// frame runs the timers that are due before s.next, and then pushes s.next.
 func (r *Replay) frame(s *source) error {
 	p := &s.next
 	to, err := r.sideOf(s, p.Interface)
@@ -449,8 +448,8 @@ func (r *Replay) frame(s *source) error {
 	return err
 }
 
-// sameTime reports whether timestamps of the frame under way mean the same in
-// interface out of the output.
+// sameTime reports whether a timestamp of the frame under way has the same meaning in interface out of the
+// output.
 func (r *Replay) sameTime(out int) bool {
 	if r.w == nil || r.from.Reader.Header().Format != r.cfg.Format {
 		return false
@@ -481,7 +480,7 @@ func (r *Replay) ticks(t clock.Time) error {
 	return nil
 }
 
-// finish lets the apps give up what they hold, and closes the books.
+// finish lets the apps give up the frames that they hold, and checks the counts.
 func (r *Replay) finish() error {
 	var err error
 	end := r.now.Add(r.cfg.Linger)
@@ -511,8 +510,8 @@ func (r *Replay) finish() error {
 	return err
 }
 
-// flush writes what was dropped and sent in this breath: first the port on
-// which the frame under way went out, then the others.
+// flush writes the frames that were dropped and sent in this breath: first the dropped ones, then those of
+// the port by which the frame under way went out, then those of the other ports.
 func (r *Replay) flush() error {
 	var err error
 	data := r.arena
@@ -538,7 +537,7 @@ func (r *Replay) flush() error {
 	return err
 }
 
-// send writes what a port sent; after an error it only frees it.
+// send writes the frames that a port sent. After an error it only frees them.
 func (r *Replay) send(s *side, err error) error {
 	for _, b := range s.out {
 		if err == nil {
@@ -565,7 +564,7 @@ func (r *Replay) write(s *side, b *packet.Buf) error {
 	return r.w.Write(&r.out)
 }
 
-// interfaceOf is the output's interface for a port.
+// interfaceOf returns the output's interface for a port.
 func (r *Replay) interfaceOf(side int) int {
 	if r.single || r.cfg.Format == pcap.Classic {
 		return 0
@@ -573,7 +572,7 @@ func (r *Replay) interfaceOf(side int) int {
 	return side
 }
 
-// fill makes p of b; only the frame under way keeps its time.
+// fill makes packet p from b. Only the frame under way keeps its time.
 func (r *Replay) fill(p *pcap.Packet, b *packet.Buf, out int) {
 	r.slots.Store(b, p)
 	p.Interface = out
@@ -585,7 +584,7 @@ func (r *Replay) fill(p *pcap.Packet, b *packet.Buf, out int) {
 	}
 }
 
-// pass writes a frame that fits no buffer as it is.
+// pass writes a frame that fits no buffer, unchanged.
 func (r *Replay) pass(p *pcap.Packet, to *side) error {
 	r.res.Oversized++
 	r.res.Written++
@@ -603,7 +602,7 @@ func (r *Replay) pass(p *pcap.Packet, to *side) error {
 	return r.w.Write(&r.out)
 }
 
-// dropped keeps a copy of a frame until the breath is over.
+// dropped counts a dropped frame and, with All, keeps a copy of it until the end of the breath.
 func (r *Replay) dropped(b *packet.Buf) {
 	r.res.Dropped++
 	if !r.cfg.All || r.w == nil {
@@ -615,8 +614,8 @@ func (r *Replay) dropped(b *packet.Buf) {
 	r.drops = append(r.drops, d)
 }
 
-// comment says a verdict and its reason; with the app's name when there are
-// several apps.
+// comment returns the comment with a verdict and its reason; the app's name is added if there are several
+// apps.
 func (r *Replay) comment(n note) [][]byte {
 	c, ok := r.notes[n]
 	if !ok {

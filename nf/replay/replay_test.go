@@ -21,8 +21,8 @@ import (
 	"github.com/quillon/quillon/nf/replay"
 )
 
-// script does with a frame what its first byte says; it has a timer of 1 ms
-// that lets go what is held and, with beat=1, sends a frame out of b.
+// script does with a frame what the frame's first byte says. It has a timer of 1 ms that sends the held
+// frames on and, with beat=1, sends a frame out of b.
 type script struct {
 	held []*packet.Buf
 	last int // the side of the frame that is held

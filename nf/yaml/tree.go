@@ -13,18 +13,18 @@ import (
 	"github.com/quillon/quillon/nf/value"
 )
 
-// Node is a value of a source with its place. Scalars are kept as they are
-// written: 00:00:00:00:00:10 and 010 mean what their field makes of them.
+// Node is a value of a source, with its place. A scalar is kept as it is written, because only its field
+// tells what 00:00:00:00:00:10 or 010 means.
 type Node struct {
 	File string
 	Line int
 	Kind NodeKind
 	Text string  // of a scalar
-	Keys []*Node // of a mapping, in order
-	List []*Node // of a list, or the values of a mapping
+	Keys []*Node // keys of a mapping, in order
+	List []*Node // values of a list or a mapping
 }
 
-// NodeKind is what a Node is.
+// NodeKind is the kind of a Node.
 type NodeKind uint8
 
 const (
@@ -38,10 +38,10 @@ func (k NodeKind) String() string {
 	return [...]string{"nothing", "a value", "a list", "a map"}[k]
 }
 
-// treeBounds are those of Tree: a controller's intent may have a million entries.
+// treeBounds are the bounds of Tree: a controller's intent may have a million entries.
 var treeBounds = bounds{1 << 30, 40_000_000}
 
-// Tree reads a source that is called file. All errors are *Error.
+// Tree parses a source with the name file. All errors are *Error.
 func Tree(file string, src []byte) (*Node, error) {
 	root := &Node{File: file, Line: 1}
 	err := read(src, treeBounds, func(f *ast.File) (*Error, error) {
@@ -116,7 +116,7 @@ func (c *converter) convert(a ast.Node) (*Node, *Error) {
 	return nil, c.node(a, Null).errorf("%s is not understood here", a.Type())
 }
 
-// mapping fills a mapping in.
+// mapping adds the pairs to the mapping n.
 func (c *converter) mapping(n *Node, pairs []*ast.MappingValueNode) (*Node, *Error) {
 	for _, v := range pairs {
 		k := c.node(v.Key, Scalar)
@@ -141,10 +141,11 @@ func (n *Node) errorf(format string, args ...any) *Error {
 	return &Error{File: n.File, Line: n.Line, Msg: err.Error(), err: err}
 }
 
-// Errorf is an error at the node.
+// Errorf returns an error with the node's place.
 func (n *Node) Errorf(format string, args ...any) error { return n.errorf(format, args...) }
 
-// Wrap puts the node's place, and where in words, before err, unless it has a place.
+// Wrap returns err with the node's place, and with where before its text. It returns err itself if err has a
+// place already, or is nil.
 func (n *Node) Wrap(where string, err error) error {
 	var placed *Error
 	if err == nil || errors.As(err, &placed) {
@@ -156,7 +157,7 @@ func (n *Node) Wrap(where string, err error) error {
 	return n.Errorf("%s: %w", where, err)
 }
 
-// Want is an error unless the node is of a kind.
+// Want returns an error unless the node is of kind k. what names the node in the error.
 func (n *Node) Want(k NodeKind, what string) error {
 	if n.Kind != k {
 		return n.Errorf("%s: want %s, there is %s", what, k, n.Kind)
@@ -164,7 +165,8 @@ func (n *Node) Want(k NodeKind, what string) error {
 	return nil
 }
 
-// Fields calls the function of each key that is there, with the value; keys that are not known are errors.
+// Fields calls, for each key of the mapping, the function in known with the key's value. A key that is not in
+// known is an error.
 func (n *Node) Fields(what string, known map[string]func(*Node) error) error {
 	if err := n.Want(Mapping, what); err != nil {
 		return err
@@ -181,7 +183,7 @@ func (n *Node) Fields(what string, known map[string]func(*Node) error) error {
 	return nil
 }
 
-// Functions for Fields. They fill in what p points to.
+// Functions for Fields. Each stores the value in *p.
 
 // Text reads a value as it is written.
 func Text(p *string) func(*Node) error {
@@ -194,7 +196,7 @@ func Text(p *string) func(*Node) error {
 	}
 }
 
-// Int reads a number, see value.Parse.
+// Int reads a number in the forms of value.Parse.
 func Int[T ~int32 | ~uint32 | ~int64 | ~uint64](p *T) func(*Node) error {
 	return func(n *Node) error {
 		if n.Kind != Scalar {
@@ -224,7 +226,7 @@ func Bool(p *bool) func(*Node) error {
 	}
 }
 
-// Duration reads a duration, as in 500ms, in nanoseconds.
+// Duration reads a duration such as 500ms, and stores nanoseconds.
 func Duration(p *int64) func(*Node) error {
 	return func(n *Node) error {
 		d, err := time.ParseDuration(n.Text)
@@ -236,7 +238,7 @@ func Duration(p *int64) func(*Node) error {
 	}
 }
 
-// Each calls f for each value of a list.
+// Each calls f for each value of a list. A value of nothing is an empty list.
 func Each(f func(*Node) error) func(*Node) error {
 	return func(n *Node) error {
 		if n.Kind == Null {

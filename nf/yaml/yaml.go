@@ -1,12 +1,11 @@
-// Package yaml reads what is kept in YAML: strictly, within bounds, and so that an
-// error points at its place.
+// Package yaml reads YAML strictly and within bounds. Its errors point at their place in the source.
 //
-//	if err := yaml.Unmarshal(src, &spec); err != nil { ... }      // of the YAML
-//	return yaml.At(src, []any{"apps", "fw", "kind"}, "...")       // of what it says
+//	if err := yaml.Unmarshal(src, &spec); err != nil { ... }      // errors in the YAML
+//	return yaml.At(src, []any{"apps", "fw", "kind"}, "...")       // errors in what it says
 //	root, err := yaml.Tree("intent.yaml", src)                    // values as they are written, with their lines
 //
-// A source is one document. It has a size, a depth and a number of values at most, those that aliases
-// stand for among them: nothing that a few lines say takes long, or much memory.
+// A source is one document. Its size, its depth and the number of its values are bounded; the values that
+// aliases stand for count, too. So no short source takes much time or memory.
 package yaml
 
 import (
@@ -24,26 +23,27 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Limits of a source.
+// Bounds of a source. Of these, Tree has others for size and number of values (treeBounds).
 const (
 	maxSource = 16 << 20
-	maxNodes  = 1 << 20 // aliases followed
-	maxDepth  = 32      // of brackets, or of dashes in a row
-	// An excerpt of a longer one is not made: the YAML library takes quadratic time for it.
+	maxNodes  = 1 << 20 // number of values, with aliases followed
+	maxDepth  = 32      // of brackets, or of dashes, question marks, tags and anchors in a row
+	// At makes no excerpt of a source longer than maxExcerpt, because the YAML library takes quadratic time
+	// for it.
 	maxExcerpt = 64 << 10
 )
 
-// Error is something wrong in a source. Excerpt is the place with the lines around
-// it, empty when it is not known, or the source is long.
+// Error is an error in a source. Excerpt shows the place with the lines around it. It is empty if the place
+// is not known, or if the source is long.
 type Error struct {
-	File         string // "" when unknown
-	Line, Column int    // from 1; 0 when unknown
+	File         string // "": not known
+	Line, Column int    // from 1; 0: not known
 	Msg          string
 	Excerpt      string
-	err          error // whose text Msg is; nil: of none
+	err          error // the error whose text is Msg; nil: there is none
 }
 
-// Error is one line.
+// Error returns place and message in one line.
 func (e *Error) Error() string {
 	var at strings.Builder
 	if e.File != "" {
@@ -62,7 +62,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.err }
 
-// place sets line and column to where a token is.
+// place sets line and column to those of a token.
 func (e *Error) place(t *token.Token) *Error {
 	if t != nil && t.Position != nil {
 		e.Line, e.Column = t.Position.Line, t.Position.Column
@@ -70,14 +70,14 @@ func (e *Error) place(t *token.Token) *Error {
 	return e
 }
 
-// On is an error about a value that was parsed.
+// On returns an error about a parsed value.
 func On(n ast.Node, msg string) *Error { return (&Error{Msg: msg}).place(n.GetToken()) }
 
-// Marshal writes v.
+// Marshal returns v as YAML.
 func Marshal(v any) ([]byte, error) { return yaml.Marshal(v) }
 
-// Unmarshal reads src into v. Unknown and repeated fields are errors, and what
-// checks have against it as it is written.
+// Unmarshal reads src into v. Unknown and repeated fields are errors. checks look at the parsed source first,
+// and return an error or nil.
 func Unmarshal(src []byte, v any, checks ...func(*ast.File) *Error) *Error {
 	return read(src, bounds{maxSource, maxNodes}, func(f *ast.File) (*Error, error) {
 		for _, check := range checks {
@@ -92,10 +92,10 @@ func Unmarshal(src []byte, v any, checks ...func(*ast.File) *Error) *Error {
 	})
 }
 
-// bounds are on a source: its bytes, and its values, aliases followed.
+// bounds of a source: its size in bytes, and the number of its values, with aliases followed.
 type bounds struct{ source, nodes int }
 
-// read parses src within bounds, and does with it what do does.
+// read parses src within bounds, and calls do with the result.
 func read(src []byte, b bounds, do func(*ast.File) (*Error, error)) *Error {
 	if len(src) > b.source {
 		return &Error{Msg: fmt.Sprintf("%d bytes of YAML, at most %d are read", len(src), b.source)}
@@ -133,7 +133,7 @@ func read(src []byte, b bounds, do func(*ast.File) (*Error, error)) *Error {
 	return wrong
 }
 
-// body is what the document of a file says; nil: nothing.
+// body returns the content of a file's document, or nil if it has none.
 func body(f *ast.File) ast.Node {
 	for _, d := range f.Docs {
 		if d.Body != nil && d.Body.Type() != ast.DirectiveType {
@@ -143,7 +143,7 @@ func body(f *ast.File) ast.Node {
 	return nil
 }
 
-// message is what the YAML library says, without Go's types.
+// message returns the message of an error of the YAML library, without types of Go.
 func message(err yaml.Error) string {
 	var to reflect.Type
 	switch err := err.(type) {
@@ -157,9 +157,9 @@ func message(err yaml.Error) string {
 	return written(err.GetToken()) + ": want " + wanted(to)
 }
 
-// written is what begins with a token.
+// written describes the value that begins with a token.
 func written(t *token.Token) string {
-	const most = 40 // bytes of a value
+	const most = 40 // bytes that are shown of a value
 	switch t.Type {
 	case token.MappingStartType, token.MappingValueType:
 		return "a mapping"
@@ -178,7 +178,7 @@ func written(t *token.Token) string {
 	return value
 }
 
-// wanted is what values of a type are in YAML.
+// wanted describes the values of a type as YAML has them.
 func wanted(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -199,7 +199,7 @@ func wanted(t reflect.Type) string {
 	return "a mapping"
 }
 
-// oneLine is text without control characters.
+// oneLine returns text with spaces in place of control characters.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -209,8 +209,8 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// At is an error at a place of a source, such as "apps", "fw", "kind" or "links", 3.
-// It is without a place when the source, which may be nil, has none.
+// At returns an error at a place of a source, such as "apps", "fw", "kind" or "links", 3. The error has no
+// place if the source is nil or does not have this place.
 func At(src []byte, place []any, msg string) *Error {
 	e := &Error{Msg: oneLine(msg)}
 	if src == nil {
@@ -251,8 +251,8 @@ func At(src []byte, place []any, msg string) *Error {
 	return e
 }
 
-// shallow refuses what is nested so deeply that the YAML library takes quadratic
-// time for it.
+// shallow returns an error if the source is nested so deeply that the YAML library takes quadratic time for
+// it.
 func shallow(tokens token.Tokens) *Error {
 	depth, row := 0, 0
 	for _, t := range tokens {
@@ -275,10 +275,10 @@ func shallow(tokens token.Tokens) *Error {
 	return nil
 }
 
-// single refuses a second document: the first alone would be read, and the YAML
-// library takes quadratic time for many.
+// single returns an error if there is a second document, because only the first one would be read, and
+// because the YAML library takes quadratic time for many documents.
 func single(tokens token.Tokens) *Error {
-	directive := 0 // the line of one
+	directive := 0 // line of a directive
 	begun, ended := false, false
 	for _, t := range tokens {
 		switch {
@@ -294,7 +294,7 @@ func single(tokens token.Tokens) *Error {
 	return nil
 }
 
-// bounded refuses aliases that stand for more than anybody writes.
+// bounded returns an error if the source has more than most values, with aliases followed.
 func bounded(f *ast.File, most int) *Error {
 	c := &count{most: most, anchors: map[string]int{}}
 	for _, d := range f.Docs {
@@ -308,7 +308,7 @@ func bounded(f *ast.File, most int) *Error {
 	return nil
 }
 
-// count is of the nodes below one, those of aliases among them.
+// count counts the nodes below one, with aliases followed.
 type count struct {
 	n, most int
 	anchors map[string]int
@@ -332,8 +332,8 @@ func (c *count) Visit(n ast.Node) ast.Visitor {
 
 func (c *count) add(n int) { c.n = min(c.n+n, c.most+1) }
 
-// unpanicked is f's error. The YAML library panics on some input, such as a tag
-// where a sequence should be.
+// unpanicked returns f's error, or an error if f panics. The YAML library panics on some input, such as a tag
+// in the place of a sequence.
 func unpanicked(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

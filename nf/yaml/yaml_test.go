@@ -74,7 +74,7 @@ func TestUnmarshal(t *testing.T) {
 			t.Errorf("%q: %+v", c.src, p)
 		}
 	}
-	// A check of what is written.
+	// A check of the user's text.
 	err2 := Unmarshal([]byte(good), &p, func(f *ast.File) *Error { return On(f.Docs[0].Body, "not today") })
 	if err2 == nil || !strings.HasSuffix(err2.Error(), ": not today") || err2.Line != 1 {
 		t.Error(err2)
@@ -104,8 +104,8 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// What stands for more than anybody writes, or is nested so deeply that the
-// library takes quadratic time for it, is refused at once.
+// A text whose aliases stand for more than anybody writes, or whose nesting is so deep that the library takes
+// quadratic time for it, is refused at once.
 func TestBombs(t *testing.T) {
 	laughs := "things:\n  a:\n    kind: k\n    args:\n      a0: &x0 [k]\n"
 	for i := range 20 {

@@ -18,9 +18,8 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// The captures of Linux rxe (kernel 6.1) and of ConnectX-5 are played into a
-// NIC that stands for one of the two sides. What it sends must be what the
-// real one sent, byte for byte.
+// The captures of Linux rxe (kernel 6.1) and of ConnectX-5 are played into a NIC in the place of one of the
+// two sides. The frames that this NIC sends must be those of the real NIC, byte for byte.
 
 type captured struct {
 	p    []byte
@@ -113,8 +112,8 @@ type connection struct {
 	clientMAC, srvMAC [6]byte
 }
 
-// connections finds the pairs: by the client's number where a log tells the
-// server's, else by their UDP source port.
+// connections finds the pairs: by the client's number where a log tells the server's number, otherwise by
+// their UDP source port.
 func connections(fs []*captured, server map[uint32]uint32) []*connection {
 	var out []*connection
 	byServer := map[uint32]*connection{}
@@ -138,8 +137,7 @@ func connections(fs []*captured, server map[uint32]uint32) []*connection {
 	return out
 }
 
-// logged takes QPNs, PSNs and the server's region from the log beside a
-// capture of rxe.
+// logged takes QPNs, PSNs and the server's region from the log that belongs to a capture of rxe.
 func logged(t *testing.T, name string) (psn, server map[uint32]uint32, va, size uint64, key, readOnly uint32) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name))
@@ -163,9 +161,8 @@ func logged(t *testing.T, name string) (psn, server map[uint32]uint32, va, size 
 	return psn, server, va, size, key, readOnly
 }
 
-// sparse is the memory of a captured server, a few regions in one address
-// space. What is not known before a capture begins is learnt from its first
-// answers.
+// sparse is the memory of a captured server: a few regions in one address space. Contents from before the
+// capture are learned from its first answers.
 type sparse struct {
 	va  uint64
 	mem []byte
@@ -193,8 +190,7 @@ func newSparse(va, size uint64) *sparse {
 	return &sparse{va: va, mem: make([]byte, size), set: make([]bool, size)}
 }
 
-// server plays the requests of a capture into a NIC that stands for the
-// server.
+// server plays the requests of a capture into a NIC in the server's place.
 func playServer(t *testing.T, fs []*captured, profile Profile, regions map[uint32]*sparse, readOnly uint32, psn, server map[uint32]uint32) *NIC {
 	t.Helper()
 	conns := connections(fs, server)
@@ -238,13 +234,13 @@ func playServer(t *testing.T, fs []*captured, profile Profile, regions map[uint3
 		}
 	}
 	for _, k := range conns {
-		// The port of a connection that the connection manager made, or with
-		// a flow label, is not derived from the queue pairs' numbers.
+		// If the connection manager made a connection, or it has a flow label, its UDP port is not derived
+		// from the queue pairs' numbers.
 		m := &n.QP(k.srvQPN).tmpl
 		binary.BigEndian.PutUint16(m.head[m.frame.L4:], k.port)
 	}
-	// Each connection's answers in order: requests of one that are served
-	// later do not delay another's.
+	// Each connection's answers in order: requests of a connection that are served later do not delay another
+	// connection's answers.
 	answers := map[uint32][]*captured{}
 	for _, c := range fs {
 		if !c.request() {
@@ -314,8 +310,8 @@ func playServer(t *testing.T, fs []*captured, profile Profile, regions map[uint3
 	return n
 }
 
-// teach fills memory that a READ or atomic needs and that nothing in the
-// capture wrote before, from the answers to come.
+// teach fills memory that a READ or atomic needs and that no earlier request of the capture wrote. It takes
+// the contents from the answers that follow.
 func teach(c *captured, next []*captured, regions map[uint32]*sparse) {
 	switch {
 	case c.f.Op.Has(hdr.IsWrite) && c.f.Op.Info().Ext&hdr.HasRETH != 0:
@@ -406,8 +402,8 @@ func TestServerAsConnectX(t *testing.T) {
 	}
 }
 
-// playClient lets a NIC that stands for the client post what the captured
-// client sent, and hands it the captured answers.
+// playClient makes a NIC in the client's place post what the captured client sent, and gives it the captured
+// answers.
 func playClient(t *testing.T, name string) {
 	fs := capture(t, "rxe/"+name+".client")
 	psn, server, _, _, _, _ := logged(t, "rxe/"+name+".log")
@@ -465,7 +461,7 @@ func playClient(t *testing.T, name string) {
 			t.Fatalf("frame %d: nothing sent, want %v", i+1, c)
 		}
 		got := parsed(sent[0].Bytes(), 0)
-		// The IP id is the kernel's; all the rest must be equal.
+		// The kernel chooses the IP id; all other bytes must be equal.
 		copy(got.p[18:20], c.p[18:20])
 		copy(got.p[24:26], c.p[24:26])
 		hdr.SetICRC(got.p, &got.f)

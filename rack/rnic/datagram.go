@@ -32,7 +32,7 @@ func (r *requester) sendDatagram(q *QP, b *packet.Buf, w *sendWQE) {
 	h := q.tmpl.bth(p)
 	h.SetDestQP(w.ah.QPN)
 	h.SetSolicited(w.Solicited)
-	h.SetAckReq(q.QPN == 1 && q.nic.cfg.Profile == RXE) // which nobody heeds
+	h.SetAckReq(q.QPN == 1 && q.nic.cfg.Profile == RXE) // as rxe does; no receiver acts on it
 	d := hdr.DETH(body)
 	key := w.ah.QKey
 	if key>>31 != 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// A middlebox sends a READ elsewhere, dies, and its answer is lost with it:
-// the READ comes again as the client asked for it.
+// A middlebox sends a READ to another address and dies, and the answer is lost. The READ that comes again has
+// the addresses that the client asked for.
 func TestRepeatedReadOfAnotherRange(t *testing.T) {
 	for _, c := range []struct {
 		profile Profile

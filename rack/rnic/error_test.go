@@ -18,8 +18,8 @@ func quick() Conn {
 	return Conn{PathMTU: 256, Timeout: 8, RetryCnt: 3, RNRRetry: 7, MinRNRTimer: 12, SQPSN: 100, RQPSN: 3185}
 }
 
-// TestRefused: what a responder refuses ends in the right status, the rest of
-// the queue is flushed, and both sides are in the error state.
+// TestRefused: a request that the responder refuses ends with the right status, the rest of the queue is
+// flushed, and both sides are in the error state.
 func TestRefused(t *testing.T) {
 	buf := make([]byte, 600)
 	for _, c := range []struct {
@@ -81,7 +81,7 @@ func TestRefused(t *testing.T) {
 			if !bytes.Equal(p.mem[1], make([]byte, 4096)) {
 				t.Fatal("memory was changed")
 			}
-			// Work that is posted now is flushed; a reset brings it back.
+			// Work that is posted now is flushed. A reset makes the queue pair usable again.
 			p.post(&SendWR{ID: 4, Op: OpWrite})
 			if w := p.one(0); w.ID != 4 || w.Status != WRFlushError {
 				t.Fatalf("%+v", w)
@@ -102,8 +102,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestReadOfVanishedRegion: the region goes away while the response is being
-// sent.
+// TestReadOfVanishedRegion: the region is deregistered while the response is sent.
 func TestReadOfVanishedRegion(t *testing.T) {
 	l := newLink(t, Config{}, false, 1)
 	p := l.pair(TypeRC, quick(), 1<<16)
@@ -122,7 +121,7 @@ func TestReadOfVanishedRegion(t *testing.T) {
 	l.conserved()
 }
 
-// TestRetryExhaustion: nothing gets through, or no answer comes back.
+// TestRetryExhaustion: all frames of one direction are lost.
 func TestRetryExhaustion(t *testing.T) {
 	for side := range 2 {
 		l := newLink(t, Config{Profile: ConnectX}, false, 1)
@@ -165,8 +164,8 @@ func TestRetrySevenIsForeverAsRXE(t *testing.T) {
 	}
 }
 
-// TestRNR: a message waits for its receive, for as long as the code says, and
-// gives up after the given number of tries.
+// TestRNR: a message waits for its receive request as long as the code says, and fails after the given number
+// of tries.
 func TestRNR(t *testing.T) {
 	for _, retries := range []int{0, 3, 7} {
 		for _, op := range []Op{OpSend, OpWriteImm} {
@@ -209,7 +208,7 @@ func TestRNR(t *testing.T) {
 	}
 }
 
-// answer makes the server answer out of thin air.
+// answer makes the server send an answer to no request.
 func (p *pair) inject(op hdr.Opcode, psn uint32, syn hdr.Syndrome, payload int) {
 	q := p.qp[1]
 	b := p.l.pool.Get()
@@ -222,8 +221,7 @@ func (p *pair) inject(op hdr.Opcode, psn uint32, syn hdr.Syndrome, payload int) 
 	p.l.nic[0].Input(p.l.now, b)
 }
 
-// TestOneRetryAtATime: several answers that show the same loss make the
-// requester go back once.
+// TestOneRetryAtATime: several answers that show the same loss make the requester go back only once.
 func TestOneRetryAtATime(t *testing.T) {
 	l := newLink(t, Config{}, false, 1)
 	p := l.pair(TypeRC, quick(), 4096)
@@ -244,8 +242,8 @@ func TestOneRetryAtATime(t *testing.T) {
 	}
 }
 
-// TestLateAck: an acknowledgement that comes after the timeout, before
-// anything is sent again, is taken, and nothing old is sent.
+// TestLateAck: an acknowledgement that comes after the timeout, but before a frame is sent again, counts, and
+// no old frame is sent.
 func TestLateAck(t *testing.T) {
 	l := newLink(t, Config{}, false, 1)
 	p := l.pair(TypeRC, quick(), 4096)
@@ -305,8 +303,8 @@ func TestReadResume(t *testing.T) {
 	}
 }
 
-// TestStrangeAnswers: answers that do not fit are ignored, or end the request;
-// they never complete it with success.
+// TestStrangeAnswers: answers that do not fit are ignored, or end the request with an error. They never
+// complete it with success.
 func TestStrangeAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -396,8 +394,8 @@ func TestOverrun(t *testing.T) {
 	}
 }
 
-// TestBusyResponder: a peer that asks for more than a responder remembers is
-// not answered twice, and nothing breaks.
+// TestBusyResponder: a peer that has more requests under way than the responder remembers gets no answer
+// twice, and the connection goes on.
 func TestBusyResponder(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) { busyResponder(t, late) })
@@ -415,7 +413,7 @@ func busyResponder(t *testing.T, late bool) {
 		dst[i] = make([]byte, 8)
 		p.post(&SendWR{Op: OpFetchAdd, SGL: [][]byte{dst[i]}, RemoteAddr: testVA, RKey: p.mr[1].RKey, Swap: 1, Signaled: true})
 	}
-	// All arrive before the responder may answer one.
+	// All requests arrive before the responder may answer one.
 	for {
 		l.nic[0].Output(l.now, &l.batch)
 		if l.batch.Len() == 0 {
@@ -461,8 +459,7 @@ func TestLateAtomics(t *testing.T) {
 	}
 }
 
-// TestCoalescing: one ACK covers what arrived while it waited, up to the
-// setting.
+// TestCoalescing: one ACK covers the requests that arrived while it waited, up to the configured number.
 func TestCoalescing(t *testing.T) {
 	for _, c := range []struct {
 		profile      Profile
@@ -483,7 +480,7 @@ func TestCoalescing(t *testing.T) {
 	}
 }
 
-// TestFairness: queue pairs take turns, and answers go before requests.
+// TestFairness: queue pairs take turns, and answers are sent before requests.
 func TestFairness(t *testing.T) {
 	l := newLink(t, Config{}, false, 1)
 	var ps []*pair
@@ -495,7 +492,7 @@ func TestFairness(t *testing.T) {
 		}
 	}
 	n := l.nic[0]
-	// The others may read from us meanwhile.
+	// The other NICs may read from this one meanwhile.
 	for _, p := range ps {
 		p.qp[0].resp.add(p.qp[0], answer{kind: answerAck, psn: 1})
 	}
@@ -511,7 +508,7 @@ func TestFairness(t *testing.T) {
 	l.batch.PutAll()
 }
 
-// TestTimers compares the heap with a plain search.
+// TestTimers compares the heap with a linear search.
 func TestTimers(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := &NIC{}
@@ -557,7 +554,7 @@ func TestTimers(t *testing.T) {
 	})
 }
 
-// TestRefusedArguments: the verbs say what is wrong.
+// TestRefusedArguments: the verbs refuse wrong arguments and name them.
 func TestRefusedArguments(t *testing.T) {
 	l := newLink(t, Config{}, false, 1)
 	n := l.nic[0]
@@ -624,8 +621,7 @@ func TestRefusedArguments(t *testing.T) {
 	}
 }
 
-// TestReuse: numbers of queue pairs and regions come back late, and keys
-// differ when they do.
+// TestReuse: numbers of queue pairs and regions are used again as late as possible, with other keys.
 func TestReuse(t *testing.T) {
 	l := newLink(t, Config{}, false, 1)
 	n := l.nic[0]
@@ -656,8 +652,7 @@ func TestReuse(t *testing.T) {
 	}
 }
 
-// TestStarved: without free frames nothing is lost, and the NIC asks to be
-// called again.
+// TestStarved: without free frames no request is lost, and the NIC asks to be called again.
 func TestStarved(t *testing.T) {
 	l := newLink(t, Config{Slots: 1}, false, 1)
 	p := l.pair(TypeRC, quick(), 4096)

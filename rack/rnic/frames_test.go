@@ -115,7 +115,7 @@ func TestDatagram(t *testing.T) {
 				t.Fatalf("%d bytes arrived wrong", n)
 			}
 		}
-		// Wrong key, no receive, too long for the receive.
+		// Wrong key; no receive request; too long for the receive request.
 		bad := *ah
 		bad.QKey = 1
 		p.post(&SendWR{Op: OpSend, AH: &bad})
@@ -139,8 +139,8 @@ func TestDatagram(t *testing.T) {
 	}
 }
 
-// TestFilter damages a good request in one field at a time, with the ICRC
-// right: it is dropped for the right reason and touches nothing.
+// TestFilter damages a good request in one field at a time and makes the ICRC right. The NIC drops the frame
+// for the right reason and changes no memory.
 func TestFilter(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		l3, src := 20, 14+15
@@ -207,8 +207,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// neighbour makes frames as a host beside the NIC sends them.
-// reply is what the NIC answers; nil for nothing.
+// reply gives a frame to NIC i and returns its answer; nil: there is none.
 func (l *link) reply(i int, frame []byte) gopacket.Packet {
 	b := l.pool.Get()
 	b.SetBytes(frame)
@@ -269,7 +268,7 @@ func TestNeighbours(t *testing.T) {
 	if s := l.nic[0].Stats(); s.RxControl != 2 || s.TxControl != 2 || s.DropNotRoCE != 4 {
 		t.Errorf("%+v", s)
 	}
-	// More than can wait: dropped and counted.
+	// More frames than can wait: the rest are dropped and counted.
 	for range controlDepth + 1 {
 		b := l.pool.Get()
 		b.SetBytes(echo(net.IP{10, 0, 0, 1}))
@@ -317,7 +316,7 @@ func TestNeighbours(t *testing.T) {
 	l.conserved()
 }
 
-// TestTshark lets Wireshark's dissectors look at one frame of every kind.
+// TestTshark shows one frame of every kind to Wireshark's dissectors.
 func TestTshark(t *testing.T) {
 	if _, err := exec.LookPath("tshark"); err != nil {
 		t.Skip("tshark is not installed: apt-get install tshark")
@@ -383,8 +382,8 @@ func TestTshark(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// Wireshark takes payloads for RPC over RDMA; and that IPv6 frames have no
-	// UDP checksum is RoCEv2's way.
+	// Wireshark takes payloads for RPC over RDMA, and reports that IPv6 frames have no UDP checksum, as
+	// RoCEv2 wants.
 	cmd := exec.Command("tshark", "-r", name, "--disable-protocol", "rpcordma", "-o", "ip.check_checksum:TRUE", "-T", "fields",
 		"-e", "infiniband.bth.opcode", "-e", "_ws.malformed", "-e", "ip.checksum.status", "-e", "_ws.expert.message", "-e", "_ws.expert.severity")
 	out, err := cmd.Output()

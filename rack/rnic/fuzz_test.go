@@ -9,12 +9,10 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// FuzzInput feeds arbitrary frames to a NIC with queue pairs of all types,
-// requests in flight and a region in the middle of guarded memory. Nothing
-// panics, nothing outside of the region and of posted buffers is touched, and
-// all frames are accounted for. The input is a list of frames, each with its
-// length in two bytes; what parses as RoCE gets a right ICRC and checksum, so
-// that it comes past the filter.
+// FuzzInput feeds arbitrary frames to a NIC with queue pairs of all types, requests under way and a region in
+// the middle of guarded memory. The NIC must not panic, must not touch memory outside of the region and of
+// posted buffers, and must account for all frames. The input is a list of frames, each with its length in two
+// bytes. Frames that parse as RoCE get a right ICRC and checksum, so that they pass the filter.
 func FuzzInput(f *testing.F) {
 	for _, seed := range fuzzSeeds(f) {
 		f.Add(seed)
@@ -95,8 +93,8 @@ func FuzzInput(f *testing.F) {
 	})
 }
 
-// fuzzSeeds are exchanges that come far: one request of every kind, answers
-// to the requests in flight, and what the NIC answers itself.
+// fuzzSeeds are frames that get far: one request of every kind, answers to the requests under way, and what
+// the NIC itself answers.
 func fuzzSeeds(f *testing.F) [][]byte {
 	l := newLink(f, Config{}, false, 1)
 	c := quick()
@@ -158,7 +156,7 @@ func fuzzSeeds(f *testing.F) [][]byte {
 	return append(all, append(arp, 10, 0, 0, 2))
 }
 
-// TestNoAllocation: nothing is allocated on the packet path.
+// TestNoAllocation: the packet path does not allocate.
 func TestNoAllocation(t *testing.T) {
 	for name, round := range rounds(t, 1024) {
 		round()
@@ -196,7 +194,7 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// rounds are round trips between two NICs without a link in between.
+// rounds are round trips between two NICs without a link between them.
 func rounds(tb testing.TB, mtu int) map[string]func() {
 	l := newLink(tb, Config{}, false, 1)
 	c := DefaultConn()

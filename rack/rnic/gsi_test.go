@@ -6,7 +6,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// Queue pair 1 takes and sends datagrams with its own Q_Key; there is one.
+// Queue pair 1 takes and sends datagrams with its own Q_Key. A NIC has only one queue pair 1.
 func TestGSI(t *testing.T) {
 	l := newLink(t, Config{}, false, 1)
 	l.checkFrames()
@@ -63,7 +63,7 @@ func TestGSI(t *testing.T) {
 	l.conserved()
 }
 
-// Fail flushes what waits, and nothing is answered any more.
+// Fail flushes the requests that wait. Then the queue pair answers no more.
 func TestFail(t *testing.T) {
 	l := newLink(t, Config{}, false, 1)
 	p := l.pair(TypeRC, quick(), 64)
@@ -86,7 +86,7 @@ func TestFail(t *testing.T) {
 	}
 }
 
-// A flow label decides the source port.
+// A flow label determines the source port.
 func TestFlowLabel(t *testing.T) {
 	for _, c := range []struct {
 		label uint32

@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// faults are the chances, in per mille, of what the link does to a frame.
+// faults are the probabilities, in per mille, of each fault of the link.
 type faults struct{ drop, dup, reorder, corrupt, badICRC int }
 
 // link joins two NICs. Frames take latency to cross.
@@ -78,8 +78,7 @@ func newLink(t testing.TB, c Config, v6 bool, seed uint64) *link {
 	return l
 }
 
-// step lets both NICs send, then moves time on to the next thing that
-// happens; false when nothing will.
+// step lets both NICs send, then moves time on to the next event; false: there is none.
 func (l *link) step() bool {
 	for i, n := range l.nic {
 		for {
@@ -213,7 +212,7 @@ func (p *pair) post(w *SendWR) {
 	}
 }
 
-// done runs the link until it is quiet and returns the completions of a side.
+// done runs the link until nothing is under way and returns the completions of a side.
 func (p *pair) done(side int) []WC {
 	p.l.t.Helper()
 	p.l.run(1_000_000)
@@ -232,7 +231,7 @@ func (p *pair) one(side int) WC {
 	return w[0]
 }
 
-// conserved checks the laws of the counters and the pool.
+// conserved checks the sums of the counters and the pool's frames.
 func (l *link) conserved() {
 	l.t.Helper()
 	if l.pool.InUse() != len(l.flight) {
@@ -252,8 +251,7 @@ func (l *link) conserved() {
 	}
 }
 
-// checkFrames makes the link check each frame that a NIC sends: it parses and
-// its ICRC is right.
+// checkFrames makes the link check each frame that a NIC sends: it must parse, and its ICRC must be right.
 func (l *link) checkFrames() {
 	l.tap = func(from int, p []byte) {
 		var f hdr.Frame

@@ -37,7 +37,7 @@ func looks() []Link {
 	return all
 }
 
-// seen is the Link of a frame as a stranger reads it: with hdr.Parse.
+// seen is the Link of a frame as hdr.Parse reads it.
 func seen(p []byte) Link {
 	var f hdr.Frame
 	var l Link
@@ -55,9 +55,8 @@ func seen(p []byte) Link {
 	return l
 }
 
-// TestLooks: all operations of all types of queue pairs with every tag, RoCE
-// version and codepoint; each frame looks as it was asked to, whether the NIC or
-// the queue pair was told.
+// TestLooks: all operations of all types of queue pairs with every tag, RoCE version and codepoint. Each
+// frame has the configured look, whether the NIC or the queue pair was configured.
 func TestLooks(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for i, look := range looks() {
@@ -123,8 +122,8 @@ func everything(t *testing.T, rc, uc, ud *pair) {
 	}
 }
 
-// TestOtherVLAN: frames of another VLAN or RoCE version are for nobody here; a
-// priority tag is as good as none (IEEE 802.1Q 6.9.1).
+// TestOtherVLAN: the NIC takes no frames of another VLAN or RoCE version. A priority tag counts as no tag
+// (IEEE 802.1Q 6.9.1).
 func TestOtherVLAN(t *testing.T) {
 	for _, c := range []struct {
 		a, b Link
@@ -162,7 +161,7 @@ func TestOtherVLAN(t *testing.T) {
 	}
 }
 
-// TestDoubleTag: a frame with two tags, or with a tag of 802.1ad, is for nobody here.
+// TestDoubleTag: the NIC takes no frame with two tags, or with a tag of 802.1ad.
 func TestDoubleTag(t *testing.T) {
 	for _, kinds := range [][]uint16{{hdr.EtherVLAN, hdr.EtherVLAN}, {hdr.EtherQinQ}} {
 		l := newLink(t, Config{}, false, 1)
@@ -183,10 +182,9 @@ func TestDoubleTag(t *testing.T) {
 	}
 }
 
-// TestCNP: a frame that was marked CE makes the ConnectX profile send a
-// congestion notification to the queue pair that sent the frame, not more often
-// than the interval (IBTA A17.9; mlx5: min_time_between_cnps, 4 us); rxe sends
-// none. Both sides count.
+// TestCNP: a frame with the mark CE makes the ConnectX profile send a congestion notification to the queue
+// pair that sent the frame, at most once in each interval (IBTA A17.9; mlx5: min_time_between_cnps, 4 us).
+// rxe sends none. Both sides count.
 func TestCNP(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, ty := range []Type{TypeRC, TypeUC} {
@@ -250,8 +248,8 @@ func TestCNPOfStranger(t *testing.T) {
 	}
 }
 
-// TestCNPAsConnectX: byte for byte what a ConnectX-4 Lx sent (capture in
-// secdev/scapy, test/contrib/roce.uts).
+// TestCNPAsConnectX: a notification is byte for byte that of a ConnectX-4 Lx (capture in secdev/scapy,
+// test/contrib/roce.uts).
 func TestCNPAsConnectX(t *testing.T) {
 	want, _ := hex.DecodeString("e41d2dab2bc27cfe90643b32080045c2003c718c4000401191610a0011010a001201000012b7002800008100ffff40000118" +
 		"000000000000000000000000000000000000000082fd002a")
@@ -281,8 +279,8 @@ func TestCNPAsConnectX(t *testing.T) {
 	}
 }
 
-// TestSlotsForTags: where frames with everything in them would not fit into the
-// pool's slots, Connect says so.
+// TestSlotsForTags: Connect refuses when frames with all headers and tags would not fit into the pool's
+// slots.
 func TestSlotsForTags(t *testing.T) {
 	refused := 0
 	for size := 256 + pathOverhead + etherLen; size < 256+128; size++ {

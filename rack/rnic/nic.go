@@ -36,7 +36,7 @@ type Stats struct {
 	DropWrongPeer  uint64 // not from the connection's address
 	DropBadQKey    uint64
 	DropBadState   uint64 // queue pair not connected, in error, or of another type
-	DropStale      uint64 // response to something already done, or never asked
+	DropStale      uint64 // response to a request that was answered already, or was never sent
 	DropSequence   uint64 // request out of sequence, in the shadow of a NAK or unreliable
 	DropDuplicate  uint64 // duplicate READ or atomic that is not remembered any more
 	DropBusy       uint64 // more unanswered requests than the responder holds

@@ -19,8 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/port/tap"
 )
 
-// TestPing lets the kernel find and ping a NIC on the other side of a TAP
-// device.
+// TestPing: the kernel finds and pings a NIC on the other side of a TAP device.
 func TestPing(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: network namespaces, TAP")

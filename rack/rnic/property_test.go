@@ -11,18 +11,17 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// modelled is a posted request and what it must come to.
+// modelled is a posted request and the result that it must have.
 type modelled struct {
 	w     SendWR
-	data  []byte // READ: what it must bring
+	data  []byte // READ: the bytes that it must return
 	check bool
 	old   uint64 // atomic: the value before
 }
 
-// TestExactlyOnce posts random requests over a link that loses, repeats,
-// reorders and damages frames, against a model of the remote memory: every
-// request completes once, in order and with success, memory is the model's,
-// and the atomics, whose sum would show it, ran once each.
+// TestExactlyOnce posts random requests over a link that loses, repeats, reorders and damages frames, and
+// compares with a model of the remote memory. Every request completes once, in order and with success. The
+// memory equals the model's, and each atomic ran once (their sum shows this).
 func TestExactlyOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		profile := rapid.SampledFrom([]Profile{RXE, ConnectX}).Draw(rt, "profile")
@@ -41,8 +40,8 @@ func TestExactlyOnce(t *testing.T) {
 			PathMTU: rapid.SampledFrom([]int{256, 512, 1024}).Draw(rt, "mtu"),
 			SQPSN:   uint32(rapid.SampledFrom([]int{0, 0xFFFFF0, 0x7FFFF0, 0xFFFFFF}).Draw(rt, "psn")),
 			RQPSN:   3185, MaxRdAtomic: rd, MaxDestRdAtomic: rd,
-			// ConnectX gives up after 7 tries, so it must try long enough
-			// here; the test of retry exhaustion has its own.
+			// ConnectX gives up after 7 tries, so it must try long enough here; another test is for retry
+			// exhaustion.
 			Timeout: 8, RetryCnt: 7, RNRRetry: 7, MinRNRTimer: 1,
 		}, size)
 		p.forever()
@@ -182,8 +181,8 @@ func (p *pair) forever() {
 	}
 }
 
-// TestManyConnections shares one counter between many queue pairs: its end is
-// the number of additions, and every original value was seen once.
+// TestManyConnections: many queue pairs add to one counter. In the end it is the number of additions, and
+// every original value was returned once.
 func TestManyConnections(t *testing.T) {
 	l := newLink(t, Config{}, false, 7)
 	l.faults = faults{drop: 30, dup: 30, reorder: 30}
@@ -250,8 +249,8 @@ func TestPSNWrap(t *testing.T) {
 	}
 }
 
-// TestWindow holds all answers back: no more than the allowed number of PSNs,
-// READs and atomics is outstanding, and a fence waits.
+// TestWindow holds all answers back: no more than the allowed number of PSNs, READs and atomics is under way,
+// and a fence waits.
 func TestWindow(t *testing.T) {
 	for _, c := range []struct {
 		w    SendWR

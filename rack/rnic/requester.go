@@ -32,7 +32,7 @@ type requester struct {
 	cur      int
 	postPSN  uint32 // first PSN of the next request that is posted
 	sendPSN  uint32 // next PSN to send
-	maxPSN   uint32 // one past the newest PSN that was ever sent
+	maxPSN   uint32 // the PSN after the newest PSN that was ever sent
 	una      uint32
 	rdOut    int // READs and atomics outstanding
 	retry    int

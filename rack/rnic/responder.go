@@ -26,9 +26,9 @@ type responder struct {
 	rqHead, rqN int
 
 	epsn    uint32 // expected PSN
-	notRead uint32 // the one behind the newest request that was no READ
+	notRead uint32 // the PSN after the newest request that was not a READ
 	msn     uint32
-	nakSent bool // for the gap at epsn
+	nakSent bool // a NAK was sent for the gap at epsn
 
 	in   message
 	skip bool   // unreliable: the rest of the message is dropped
@@ -37,11 +37,11 @@ type responder struct {
 	left uint32
 	rkey uint32
 
-	res     []resource // what duplicates are answered from
+	res     []resource // responder resources, from which duplicates are answered
 	resNext int
 	open    int // new READs and atomics that wait for their answer
 
-	why string // of the newest refusal
+	why string // reason of the newest refusal
 
 	due     []answer // ring of responses that wait for Output
 	dueHead int
@@ -85,7 +85,7 @@ type answer struct {
 	syndrome hdr.Syndrome
 	covers   uint16 // ACK: requests that asked for it
 	psn, msn uint32
-	res      int32 // atomic: place of its resource, which has the original value; or none, gone
+	res      int32 // atomic: index of its resource, which holds the original value; none: original holds it; gone: its region is gone
 	original uint64
 	va       uint64
 	rkey     uint32
@@ -248,7 +248,7 @@ func (s *responder) inputRequest(q *QP, p []byte, f *hdr.Frame) {
 	s.nakSent = false
 	syn := s.perform(q, p, f)
 	switch {
-	case q.state != StateReady: // a completion did not fit
+	case q.state != StateReady: // the completion found its queue full
 	case syn.ACK() && f.Op.Any(hdr.IsRead|hdr.IsAtomic): // the response is queued
 	case syn.ACK():
 		s.epsn = psnAdd(s.epsn, 1)

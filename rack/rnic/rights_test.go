@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// rights are all combinations of what remote peers may do.
+// rights are all combinations of rights that remote peers can have.
 func rights() []Access {
 	var all []Access
 	for r := Access(0); r < 8; r++ {
@@ -72,8 +72,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// checkCause holds the counters and the causes of both sides against the status
-// of the one request that was refused.
+// checkCause compares the counters and the causes of both sides with the status of the one request that was
+// refused.
 func checkCause(t *testing.T, p *pair, want Status) {
 	t.Helper()
 	a, b := p.qp[0].Failure(), p.qp[1].Failure()
@@ -87,9 +87,8 @@ func checkCause(t *testing.T, p *pair, want Status) {
 	}
 }
 
-// TestOrderOfRefusals: where two things are wrong, the answer is that of the
-// check which comes first in rxe (rxe_resp.c: op sequence, op valid, resource,
-// R_Key, alignment).
+// TestOrderOfRefusals: when two things are wrong, the answer is for the one that rxe checks first
+// (rxe_resp.c: op sequence, op valid, resource, R_Key, alignment).
 func TestOrderOfRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -116,9 +115,8 @@ func TestOrderOfRefusals(t *testing.T) {
 	}
 }
 
-// TestUnreliableRights: on an unreliable connection the same is dropped as a
-// whole (class D fault, IBTA 9.9.3.2), without an answer, and what comes after
-// is taken again.
+// TestUnreliableRights: on an unreliable connection such a message is dropped as a whole (class D fault, IBTA
+// 9.9.3.2), without an answer, and the next message is taken again.
 func TestUnreliableRights(t *testing.T) {
 	for _, qa := range rights() {
 		for _, ma := range rights() {
@@ -145,9 +143,8 @@ func TestUnreliableRights(t *testing.T) {
 	}
 }
 
-// TestDomains: an R_Key of another protection domain is refused, whatever its
-// region allows (IBTA 10.2.3; lookup_mr of rxe), also when both queue pairs
-// belong to one host.
+// TestDomains: an R_Key of another protection domain is refused, whatever rights its region gives (IBTA
+// 10.2.3; lookup_mr of rxe), also when both queue pairs are on one host.
 func TestDomains(t *testing.T) {
 	for _, op := range []Op{OpWrite, OpRead, OpFetchAdd} {
 		l := newLink(t, Config{}, false, 1)
@@ -165,8 +162,8 @@ func TestDomains(t *testing.T) {
 	}
 }
 
-// TestRegisteredAnew: after Dereg the old R_Key is refused for good, and the
-// new one of the same address works (R_Keys are not reused at once), address 0 and the top of the address space included.
+// TestRegisteredAnew: after Dereg the old R_Key is refused for good, and the new R_Key of the same address
+// works (R_Keys are not used again at once). This includes address 0 and the top of the address space.
 func TestRegisteredAnew(t *testing.T) {
 	for _, va := range []uint64{0, testVA, 1<<64 - 64 - 1} {
 		l := newLink(t, Config{}, false, 1)
@@ -202,8 +199,8 @@ func TestRegisteredAnew(t *testing.T) {
 	}
 }
 
-// TestAliases: two regions over one memory, at different addresses and with
-// different rights, show the same words; and so does what the host's CPU writes.
+// TestAliases: two regions over one memory, at different addresses and with different rights, show the same
+// words. They also show what the host's CPU writes.
 func TestAliases(t *testing.T) {
 	l := newLink(t, Config{}, false, 1)
 	p := l.pair(TypeRC, quick(), 4096)

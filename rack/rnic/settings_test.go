@@ -9,8 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// arrive hands everything that the client sends to the server before the server
-// may answer.
+// arrive gives everything that the client sends to the server before the server may answer.
 func (l *link) arrive() {
 	for {
 		l.nic[0].Output(l.now, &l.batch)
@@ -24,11 +23,10 @@ func (l *link) arrive() {
 	}
 }
 
-// TestResponderResources: without any, READs and atomics get NAK invalid request
-// (RESPST_ERR_TOO_MANY_RDMA_ATM_REQ of rxe; IBTA 9.7.4.1), WRITEs and SENDs go on.
-// With fewer than the peer has under way, rxe executes all of them ("it is the
-// requesters job to not send too many") and forgets the oldest; the ConnectX
-// profile refuses the one that is too many.
+// TestResponderResources: a responder without resources answers READs and atomics with NAK invalid request
+// (RESPST_ERR_TOO_MANY_RDMA_ATM_REQ of rxe; IBTA 9.7.4.1), and WRITEs and SENDs go on. With fewer resources
+// than the peer has requests under way, rxe executes all of them ("it is the requesters job to not send too
+// many") and forgets the oldest; the ConnectX profile refuses the request that is too many.
 func TestResponderResources(t *testing.T) {
 	for _, profile := range []Profile{RXE, ConnectX} {
 		for _, op := range []Op{OpRead, OpFetchAdd} {
@@ -80,8 +78,8 @@ func TestResponderResources(t *testing.T) {
 	}
 }
 
-// TestForgottenAtomic: a duplicate of an atomic whose resource was taken by later
-// ones is dropped without an answer (IBTA 9.7.5.1.3; rxe: class D error).
+// TestForgottenAtomic: a duplicate of an atomic whose resource a later atomic has taken is dropped without an
+// answer (IBTA 9.7.5.1.3; rxe: class D error).
 func TestForgottenAtomic(t *testing.T) {
 	l := newLink(t, Config{}, false, 1)
 	k := quick()
@@ -100,8 +98,8 @@ func TestForgottenAtomic(t *testing.T) {
 	}
 }
 
-// TestRetryCounts: an unanswered request is sent once and again as often as the
-// count says; 7 is without end for rxe (rxe_comp.c), seven for ConnectX.
+// TestRetryCounts: a request without an answer is sent once, and again as often as the count says. 7 means
+// without end for rxe (rxe_comp.c), and seven times for ConnectX.
 func TestRetryCounts(t *testing.T) {
 	for _, profile := range []Profile{RXE, ConnectX} {
 		for count := range 8 {
@@ -121,9 +119,8 @@ func TestRetryCounts(t *testing.T) {
 	}
 }
 
-// TestRNRCountsAndTimers: a receiver that is not ready makes its peer wait for the
-// time of its code (IBTA 9.7.5.2.8, table 45; rnrnak_usec of rxe_comp.c), as often
-// as the peer's count says, 7 without end.
+// TestRNRCountsAndTimers: a receiver that is not ready makes its peer wait for the time of its code (IBTA
+// 9.7.5.2.8, table 45; rnrnak_usec of rxe_comp.c), as often as the peer's count says; 7 means without end.
 func TestRNRCountsAndTimers(t *testing.T) {
 	for code := range 32 {
 		for count := range 8 {

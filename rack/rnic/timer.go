@@ -5,7 +5,7 @@ import "github.com/quillon/quillon/nf/clock"
 // timer is a queue pair's one timer: retransmission, or the wait that an RNR
 // NAK asked for.
 type timer struct {
-	want  clock.Time // when it is to expire; Never = off
+	want  clock.Time // when the timer expires; Never = off
 	at    clock.Time // key in the heap, <= want
 	index int        // in the heap; -1 = not there
 }

@@ -226,7 +226,7 @@ type QP struct {
 	stats QPStats
 	cause Failure
 
-	cnpNext clock.Time // before that no congestion notification is sent
+	cnpNext clock.Time // before this time no congestion notification is sent
 	cnpDue  bool
 
 	req  requester

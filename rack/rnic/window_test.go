@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// windows is a pair whose server has a region of 4096 bytes that windows may be
-// bound to.
+// windows is a pair whose server has a region of 4096 bytes to which windows can be bound.
 func windows(t *testing.T, profile Profile) (*pair, *MR) {
 	t.Helper()
 	l := newLink(t, Config{Profile: profile}, false, 1)
@@ -38,7 +37,7 @@ func (p *pair) window(ty WindowType, b Bind) (*MW, WC) {
 	return w, p.server(&SendWR{ID: 9, Op: OpBindMW, Bind: &b})
 }
 
-// try is the status of a request of the client.
+// try sends a request of the client and returns its status.
 func (p *pair) try(op Op, va uint64, key uint32) Status {
 	p.l.t.Helper()
 	p.post(&SendWR{ID: 1, Op: op, SGL: [][]byte{make([]byte, 8)}, RemoteAddr: va, RKey: key, Signaled: true})
@@ -80,8 +79,8 @@ func TestMemoryWindow(t *testing.T) {
 	}
 }
 
-// TestWindowOfQueuePair: type 2B works for the queue pair that bound it, type 1
-// for all of the domain (rxe_lookup_mw).
+// TestWindowOfQueuePair: a window of type 2B works only for the queue pair that bound it, one of type 1 for
+// the whole protection domain (rxe_lookup_mw).
 func TestWindowOfQueuePair(t *testing.T) {
 	for ty, want := range map[WindowType]Status{WindowType1: Success, WindowType2B: RemoteAccessError} {
 		p, m := windows(t, RXE)
@@ -101,8 +100,7 @@ func TestWindowOfQueuePair(t *testing.T) {
 	}
 }
 
-// TestWindowBoundAnew: the R_Key of before is refused; a window of type 1 of
-// length 0 is refused, too.
+// TestWindowBoundAnew: the earlier R_Key is refused. A window of type 1 of length 0 is refused, too.
 func TestWindowBoundAnew(t *testing.T) {
 	p, m := windows(t, RXE)
 	w, _ := p.window(WindowType1, Bind{MR: m, VA: testVA, Length: 64, Access: RemoteRead, Key: 1})
@@ -129,8 +127,8 @@ func TestWindowBoundAnew(t *testing.T) {
 	w.Dealloc()
 }
 
-// TestBindRefused: what may not be bound ends the queue pair that asked for it
-// (rxe_check_bind_mw and its IBTA clauses; rxe_do_local_ops for the statuses).
+// TestBindRefused: a bind that is not allowed ends the queue pair that asked for it (rxe_check_bind_mw and
+// its IBTA clauses; rxe_do_local_ops for the statuses).
 func TestBindRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -220,7 +218,7 @@ func TestInvalidate(t *testing.T) {
 	}
 }
 
-// keep returns keys that may not be invalidated.
+// keep returns keys that must not be invalidated.
 func keep(p *pair, m *MR) map[string]uint32 {
 	of1, _ := p.window(WindowType1, Bind{MR: m, VA: testVA, Length: 8})
 	carrier, _ := p.pd[1].FastRegMR(p.mem[1], testVA, MWBind)
@@ -232,11 +230,10 @@ func keep(p *pair, m *MR) map[string]uint32 {
 		"deregistered": gone.RKey, "domain": strange.RKey, "no such key": 0xFFFF00, "R_Key's low byte": strange.RKey ^ 1}
 }
 
-// TestInvalidateRefused: rxe acknowledges a SEND whose R_Key may not be
-// invalidated, completes the receive request in error and ends the responder's
-// queue pair (class J fault, RESPST_ERR_INVALIDATE_RKEY of rxe_resp.c), so that
-// its peer finds out by its retries. The ConnectX profile answers NAK remote
-// access. A local invalidation ends with IBV_WC_LOC_QP_OP_ERR.
+// TestInvalidateRefused: when the R_Key of a SEND must not be invalidated, rxe acknowledges the SEND,
+// completes the receive request in error and ends the responder's queue pair (class J fault,
+// RESPST_ERR_INVALIDATE_RKEY of rxe_resp.c). The peer finds out by its retries. The ConnectX profile answers
+// NAK remote access. A local invalidation ends with IBV_WC_LOC_QP_OP_ERR.
 func TestInvalidateRefused(t *testing.T) {
 	p, m := windows(t, RXE)
 	for name := range keep(p, m) {
@@ -266,8 +263,8 @@ func TestInvalidateRefused(t *testing.T) {
 	}
 }
 
-// TestLocalOrder: requests without a packet keep their place in the send queue,
-// also when packets around them are lost and sent again; a fenced one waits.
+// TestLocalOrder: requests without a packet keep their place in the send queue, also when packets around them
+// are lost and sent again. A request with a fence waits.
 func TestLocalOrder(t *testing.T) {
 	for _, fence := range []bool{false, true} {
 		p, m := windows(t, RXE)
@@ -314,7 +311,8 @@ func TestLocalOrder(t *testing.T) {
 	}
 }
 
-// TestLocalRefusedArguments: the verbs say what is wrong with a request without a packet.
+// TestLocalRefusedArguments: the verbs refuse a request without a packet whose arguments are wrong, and name
+// them.
 func TestLocalRefusedArguments(t *testing.T) {
 	p, m := windows(t, RXE)
 	if _, err := p.pd[1].AllocMW(3); !errors.Is(err, ErrInvalid) {

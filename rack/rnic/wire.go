@@ -25,10 +25,10 @@ const (
 type template struct {
 	head      [etherLen + tagLen + ipv6Len + udpLen + hdr.BTHLen]byte
 	size      int    // bytes of head in use
-	ipSum     uint32 // sum of the IPv4 header as it stands in head
+	ipSum     uint32 // sum of the IPv4 header in head
 	frame     hdr.Frame
 	peer4     [4]byte
-	peer6     [16]byte // of RoCE v1: the peer's GID
+	peer6     [16]byte // with RoCE v1: the peer's GID
 	vid       uint16
 	transport hdr.Opcode
 }

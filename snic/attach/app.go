@@ -18,7 +18,7 @@ import (
 	"github.com/quillon/quillon/snic/mat"
 )
 
-// ports are those that hosts and uplinks are at; as many again may have boards.
+// ports is the number of ports for hosts and uplinks. Boards have MaxBoards further ports.
 const ports = 16
 
 const (
@@ -70,15 +70,15 @@ var counters = [numCounters]counter.Def{
 }
 
 const (
-	patience = 20 * time.Millisecond // how long a group that is to move may go without a pause
-	echo     = time.Second           // how long answers of a board are taken for a DAG that was there
-	poll     = 50 * time.Microsecond // while frames wait
-	longest  = time.Second           // that a frame waits
-	burst    = 2 * packet.MaxBatch   // frames that are released at a time
+	patience = 20 * time.Millisecond // how long a group waits for a pause before it moves without one
+	echo     = time.Second           // how long answers of a board are accepted for a DAG that no longer runs there
+	poll     = 50 * time.Microsecond // interval between ticks while frames wait
+	longest  = time.Second           // longest time that a frame waits
+	burst    = 2 * packet.MaxBatch   // largest number of frames that one tick releases
 	none     = 0xFF                  // no board
 	mtu      = 1500
-	answer   = 1 << 4 // bit of the service index: see package snic
-	inPool   = 0x20   // and what is in front of it
+	answer   = 1 << 4 // bit of the service index that marks an answer: see package snic
+	inPool   = 0x20   // upper bits of the service index of a frame that goes to a board
 	outerLen = hdr.EthernetLen + hdr.NSHLen
 )
 
@@ -107,7 +107,7 @@ While no board runs a DAG its frames wait (hold=), a second at most; when none c
 all of its tasks (endpoint: true), and are dropped otherwise. A board that dies is noticed after a second; so much is
 lost of what goes there.`
 
-// Kind declares attach. The boards' tasks may be any of these functions.
+// Kind declares attach. functions are those that the boards' tasks may run.
 func Kind(functions ...graph.Kind) *graph.Kind {
 	k := &graph.Kind{
 		Name:     "attach",
@@ -133,31 +133,31 @@ func Kind(functions ...graph.Kind) *graph.Kind {
 // course is how a worker steers the frames of a DAG.
 type course struct {
 	uid   uint32
-	pass  bool // endpoints can do all of its work
+	pass  bool // endpoints can do the work of all of its tasks
 	table Table
-	next  [Buckets]uint8      // board that a group is to move to, or none
-	last  [Buckets]clock.Time // when its last frame came
-	bytes [Buckets]uint64     // since they were read
-	some  bool                // there are such
-	moves clock.Time          // when groups were told to move; 0: they will be, in the next breath
+	next  [Buckets]uint8      // board that a group is to move to; none
+	last  [Buckets]clock.Time // when a group's last frame came
+	bytes [Buckets]uint64     // bytes of each group since Joining last read them
+	some  bool                // bytes are not all 0
+	moves clock.Time          // when the first frame came of a group that is to move; 0: none came yet
 	until [MaxBoards]clock.Time
 	queue hold.Queue
 }
 
-// note is beside a frame that waits.
+// note lies beside a frame that waits.
 type note struct {
 	since clock.Time
 	out   uint8
 	group uint8
 }
 
-// board is what is known of the board at a port.
+// board is what the app knows of the board at a port.
 type board struct {
 	up  bool
 	mac [6]byte
 }
 
-// app is one worker's.
+// app is the app of one worker.
 type app struct {
 	deployment *dag.Deployment
 	dags       []DAG
@@ -165,14 +165,14 @@ type app struct {
 	rules      []mat.Rule
 	courses    []course
 	byUID      map[uint32]int32
-	waiting    []int32 // courses with frames that wait
+	waiting    []int32 // indexes of courses with frames that wait
 	shelf      hold.Shelf[note]
-	count      int // of boards
+	count      int // number of boards
 	mtu        int
 	gap        clock.Duration
 	mac        [6]byte
 	boards     [MaxBoards]board
-	met        bool // Joining knows it
+	met        bool // Joining has read this app, and has given it its tables
 	view       *View
 	sent, answered, turned,
 	forced uint64
@@ -232,7 +232,7 @@ func newApp(args graph.Args, functions []graph.Kind) (*app, error) {
 	return p, nil
 }
 
-// Wants implements graph.Wanter: nothing crosses as it is.
+// Wants implements graph.Wanter: the app wants all frames, and none may cross without it.
 func (*app) Wants() port.Filter { return port.Filter{All: true, Closed: true} }
 
 // Held implements graph.Holder.
@@ -265,7 +265,7 @@ func (p *app) show(c *graph.Ctx) {
 	c.Set(ctrForced, p.forced)
 }
 
-// fromHost takes a frame of a host, or of an uplink.
+// fromHost handles a frame from a host or an uplink.
 func (p *app) fromHost(c *graph.Ctx, in int, x *packet.Buf) {
 	var l hdr.Layers
 	if !hdr.Walk(x.Bytes(), &l) {
@@ -313,10 +313,10 @@ func (p *app) fromHost(c *graph.Ctx, in int, x *packet.Buf) {
 	}
 }
 
-// group is that of a flow.
+// group returns the group of a flow with this hash.
 func group(hash uint64) uint8 { return uint8((hash ^ hash>>32) % Buckets) }
 
-// unserved is a frame whose tasks no board runs.
+// unserved handles a frame whose tasks no board runs.
 func (p *app) unserved(c *graph.Ctx, d *course, out int, x *packet.Buf) {
 	if !d.pass {
 		c.Drop(x, reasonNoBoard)
@@ -326,7 +326,7 @@ func (p *app) unserved(c *graph.Ctx, d *course, out int, x *packet.Buf) {
 	c.Emit(out, x)
 }
 
-// steer sends a frame to its group's board.
+// steer sends a frame to the board of its group.
 func (p *app) steer(c *graph.Ctx, d *course, group uint8, out int, x *packet.Buf) {
 	now := c.Now()
 	if next := d.next[group]; next != none {
@@ -365,7 +365,7 @@ func (p *app) steer(c *graph.Ctx, d *course, group uint8, out int, x *packet.Buf
 	c.Emit(ports+int(d.table.To[group]), x)
 }
 
-// fromBoard takes an answer.
+// fromBoard handles an answer of a board.
 func (p *app) fromBoard(c *graph.Ctx, at int, x *packet.Buf) {
 	b := x.Bytes()
 	is := &p.boards[at]
@@ -389,7 +389,7 @@ func (p *app) fromBoard(c *graph.Ctx, at int, x *packet.Buf) {
 	c.Emit(out, x)
 }
 
-// runs reports whether a board may answer for a DAG.
+// runs reports whether the board at port at may answer for a DAG.
 func (p *app) runs(now clock.Time, uid uint32, at int) bool {
 	i, ok := p.byUID[uid]
 	if !ok {
@@ -399,7 +399,8 @@ func (p *app) runs(now clock.Time, uid uint32, at int) bool {
 	return d.table.Boards&(1<<at) != 0 || now < d.until[at]
 }
 
-// Tick implements graph.Ticker: what waits goes on, or has waited long enough.
+// Tick implements graph.Ticker: waiting frames go on when their DAG has a board, or when they have waited
+// long enough.
 func (p *app) Tick(c *graph.Ctx) clock.Time {
 	left := burst
 	still := p.waiting[:0]
@@ -436,7 +437,8 @@ func (p *app) Stop(c *graph.Ctx) {
 	}
 }
 
-// turn puts a table in force. A group moves in a pause, if the board that it was at is still there.
+// turn puts a table in force. A group moves in a pause if the board that it was at still runs the DAG, and
+// else at once.
 func (p *app) turn(now clock.Time, n int, t *Table) {
 	d := &p.courses[n]
 	was := d.table
@@ -453,7 +455,7 @@ func (p *app) turn(now clock.Time, n int, t *Table) {
 	d.moves = 0
 	for i, to := range t.To {
 		if d.next[i] == to {
-			d.moves = since // it goes on to wait
+			d.moves = since // the time for which it has waited for a pause goes on
 			continue
 		}
 		d.next[i] = none

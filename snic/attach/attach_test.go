@@ -282,8 +282,8 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// TestStrangers: what a host sends is an ordinary frame, though it looks like a board's; what comes by a board's port and is
-// not that board's answer, or not of what runs there, is dropped.
+// TestStrangers: a frame of a host is an ordinary frame, though it looks like a board's. A frame that comes
+// through a board's port and is no answer of that board, or no answer of a DAG that runs there, is dropped.
 func TestStrangers(t *testing.T) {
 	r := newRack(t, 2, deployment(1, ""))
 	r.push("p0", frame(1, 5, 1, 100))
@@ -374,8 +374,8 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// TestDeath: a board dies. What waited there is lost; within the time of the pool's failure detector, and that of a launch, its
-// DAG runs elsewhere, and one with state goes on from the last copy.
+// TestDeath: a board dies. Frames that waited there are lost. Within the time of the pool's failure detector,
+// and that of a launch, its DAG runs elsewhere, and a DAG with state goes on from the last copy.
 func TestDeath(t *testing.T) {
 	r := newRack(t, 2, deployment(2, ""))
 	sent := 0
@@ -392,7 +392,7 @@ func TestDeath(t *testing.T) {
 	for len(r.out["p1"]) < 3 && r.now < died+50*time.Millisecond {
 		r.run(slice, load)
 	}
-	if took := r.now - died; took > 20*time.Millisecond { // 5 ms without a word, 5 ms of PR, and what is said
+	if took := r.now - died; took > 20*time.Millisecond { // 5 ms without a message, 5 ms of PR, and the messages
 		t.Errorf("after %v: at %v, dropped %v", took, r.at(1), r.drop)
 	}
 	r.run(20*time.Millisecond, load)
@@ -426,8 +426,8 @@ func TestNoBoard(t *testing.T) {
 	}
 }
 
-// TestLeave: a board that is stopped gives what it runs to the other one, with its state: no frame is lost, none is counted
-// twice.
+// TestLeave: a board that is stopped gives its DAGs to the other one, with their state: no frame is lost, and
+// none is counted twice.
 func TestLeave(t *testing.T) {
 	r := newRack(t, 2, deployment(2, ""))
 	sent := 0

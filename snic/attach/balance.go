@@ -9,57 +9,58 @@ import (
 	"github.com/quillon/quillon/snic/pool"
 )
 
-// Buckets is how many groups a DAG's flows are divided into.
+// Buckets is the number of groups into which a DAG's flows are divided.
 const Buckets = 128
 
-// MaxBoards is how many boards a switch has at most, one a port.
+// MaxBoards is the largest number of boards of a switch, one at each port.
 const MaxBoards = 16
 
 const (
-	again   = 100 * time.Millisecond // after which boards that refused are asked again
-	every   = 20 * time.Millisecond  // between looks at load
-	settle  = 300 * time.Millisecond // until what boards tell shows what has changed
-	calm    = time.Second            // how long a board must be one too many
-	drain   = 100 * time.Millisecond // how long frames may be on the way to a board, and back
-	stuck   = 10 * time.Second       // how long a DAG stays whose state is too much
-	unused  = time.Second            // how long without frames, until another DAG may have the region
-	scarce  = 16                     // a board can do little more: less than this part of what it is sent
-	spacing = 64                     // a group without frames weighs this part of a mean one
+	again   = 100 * time.Millisecond // time after which boards that refused are asked again
+	every   = 20 * time.Millisecond  // interval between looks at the load
+	settle  = 300 * time.Millisecond // time until the boards' reports show a change
+	calm    = time.Second            // how long a board must not be needed before it ends
+	drain   = 100 * time.Millisecond // longest time of a frame on its way to a board and back
+	stuck   = 10 * time.Second       // time for which a DAG stays whose state is too large to move
+	unused  = time.Second            // time without frames after which another DAG may have the region
+	scarce  = 16                     // a board can do little more if it can do less than this part (1/scarce) of its load
+	spacing = 64                     // a group without frames has this part (1/spacing) of a mean group's weight
 )
 
 // DAG is what a Balancer knows of a DAG.
 type DAG struct {
-	State bool // a task has state: it is at one board at a time
-	Stays bool // no board may be asked
+	State bool // a task has state, so the DAG runs at one board at a time
+	Stays bool // boards are not asked to run it
 }
 
-// Mode is what becomes of a DAG's frames.
+// Mode says what happens to a DAG's frames.
 type Mode uint8
 
 const (
-	Wait    Mode = iota // they wait
-	Go                  // each goes to its group's board
-	Nowhere             // no board can be had
+	Wait    Mode = iota // frames wait
+	Go                  // each frame goes to the board of its group
+	Nowhere             // no board runs the DAG
 )
 
 func (m Mode) String() string { return [...]string{"wait", "go", "nowhere"}[m] }
 
-// Table is where a DAG's frames go.
+// Table says where a DAG's frames go.
 type Table struct {
 	Mode   Mode
-	To     [Buckets]uint8 // with Go: the board of each group
-	Boards uint32         // a bit for each board that runs the DAG
-	// Stay is how long frames of it are at a board, of late, as that tells: a flow that moves sooner may overtake itself.
+	To     [Buckets]uint8 // in mode Go: board of each group
+	Boards uint32         // bits of the boards that run the DAG
+	// Stay is how long frames of the DAG were at each board lately, as the board reported. If a flow moves
+	// after a shorter pause, its frames may overtake each other.
 	Stay [MaxBoards]clock.Duration
 }
 
-// Assignment is a board that runs a DAG.
+// Assignment is a board that runs a DAG, and its load.
 type Assignment struct {
 	Board int     `json:"board"`
-	Rate  float64 `json:"rate"` // bits a second that it is sent
+	Rate  float64 `json:"rate"` // bits a second that the board is sent
 }
 
-// assignment is one in the making, too.
+// assignment is an Assignment, perhaps before it has a board.
 type assignment struct {
 	used  bool
 	board int // -1: none yet
@@ -67,7 +68,7 @@ type assignment struct {
 	rate  float64
 }
 
-// service is a DAG.
+// service is the Balancer's state of a DAG.
 type service struct {
 	DAG
 	Table
@@ -77,28 +78,28 @@ type service struct {
 	total    float64
 	fresh    bool // frames came since the last look
 	heard    clock.Time
-	alone    clock.Time // not asked before
-	settled  clock.Time // not moved before
-	tight    clock.Time // its boards were last short of one to spare
-	state    []byte     // what it knew at its last board
-	owed     bool       // it is to be launched though no frames come: its state is here
-	refused  bool       // no board can be had
-	not      int        // a board that it is not to go to, + 1
+	alone    clock.Time // until then no board is asked
+	settled  clock.Time // until then no group moves
+	tight    clock.Time // when the load last left no board to spare
+	state    []byte     // state that came back from its last board
+	owed     bool       // it has to be launched even without frames, because its state is here
+	refused  bool       // no board could run it
+	not      int        // board that must not run it, plus 1; 0: none
 	changed  bool
 }
 
-// Balancer decides for a switch.
+// Balancer makes the decisions of a switch.
 type Balancer struct {
 	dags  []service
-	looks clock.Time // the next look at load
+	looks clock.Time // time of the next look
 	since clock.Time
 	acted [MaxBoards]clock.Time
-	order []int // of a look
+	order []int // used by relieve
 	// Launched, Moved and Lost count launches asked for, groups that moved, and states that were lost.
 	Launched, Moved, Lost uint64
 }
 
-// NewBalancer is for these DAGs, by their number in the deployment.
+// NewBalancer makes a Balancer for these DAGs, in the order of the deployment.
 func NewBalancer(now clock.Time, dags []DAG) *Balancer {
 	b := &Balancer{dags: make([]service, len(dags)), looks: now.Add(every), since: now}
 	for i := range b.dags {
@@ -111,7 +112,7 @@ func NewBalancer(now clock.Time, dags []DAG) *Balancer {
 	return b
 }
 
-// Count takes note of bytes of a DAG's groups.
+// Count adds bytes to the load of a DAG's groups.
 func (b *Balancer) Count(dag int, bytes *[Buckets]uint64) {
 	d := &b.dags[dag]
 	d.fresh = true
@@ -120,7 +121,7 @@ func (b *Balancer) Count(dag int, bytes *[Buckets]uint64) {
 	}
 }
 
-// Changed calls f with each DAG whose table has changed since.
+// Changed calls f for each DAG whose table has changed since the last call.
 func (b *Balancer) Changed(f func(dag int, t *Table)) {
 	for i := range b.dags {
 		if d := &b.dags[i]; d.changed {
@@ -130,7 +131,7 @@ func (b *Balancer) Changed(f func(dag int, t *Table)) {
 	}
 }
 
-// Assignments are the boards that run a DAG.
+// Assignments returns the boards that run a DAG.
 func (b *Balancer) Assignments(dag int) (all []Assignment) {
 	for i := range b.dags[dag].assigned {
 		if p := &b.dags[dag].assigned[i]; p.used && p.board >= 0 {
@@ -140,7 +141,7 @@ func (b *Balancer) Assignments(dag int) (all []Assignment) {
 	return all
 }
 
-// id is the number of a want: the DAG's, and which of its assignments it is.
+// id returns the number of a want: of the DAG's k-th assignment.
 func id(dag, k int) int { return dag*MaxBoards + k }
 
 // want asks for one more board for a DAG.
@@ -161,7 +162,7 @@ func (b *Balancer) want(now clock.Time, n *pool.Node, dag int, rate float64) boo
 	return false
 }
 
-// On takes an event of the Node.
+// On handles an event of the Node.
 func (b *Balancer) On(now clock.Time, n *pool.Node, e pool.Event) {
 	if e.Kind == pool.PeerUp {
 		for i := range b.dags {
@@ -223,7 +224,7 @@ func (b *Balancer) On(now clock.Time, n *pool.Node, e pool.Event) {
 	}
 }
 
-// make ends what a DAG has that no frames come for, where another one found no region.
+// make ends the assignments of one DAG that had no frames for some time, because DAG dag found no region.
 func (b *Balancer) make(now clock.Time, n *pool.Node, dag int) {
 	for i := range b.dags {
 		d := &b.dags[i]
@@ -241,7 +242,7 @@ func (b *Balancer) make(now clock.Time, n *pool.Node, dag int) {
 	}
 }
 
-// assign gives each group whose board does not run the DAG any more another one.
+// assign gives a new board to each group whose board does not run the DAG any more.
 func (d *service) assign() {
 	d.changed = true
 	var at []uint8
@@ -274,7 +275,7 @@ func (d *service) assign() {
 	d.weigh()
 }
 
-// weigh sets what each board is sent.
+// weigh computes the load of each assigned board.
 func (d *service) weigh() {
 	for k := range d.assigned {
 		p := &d.assigned[k]
@@ -287,7 +288,7 @@ func (d *service) weigh() {
 	}
 }
 
-// stays takes note of how long frames are at boards.
+// stays notes how long frames are at the boards, as they report.
 func (d *service) stays(n *pool.Node, dag int) {
 	for k := range d.assigned {
 		p := &d.assigned[k]
@@ -302,7 +303,8 @@ func (d *service) stays(n *pool.Node, dag int) {
 	}
 }
 
-// left is how much more of a DAG a board could do, as it told; false: it told nothing of it.
+// left returns how much more of a DAG a board could do, in bits a second, as it reported. The second result
+// is false if it reported nothing of this DAG.
 func left(n *pool.Node, dag, board int) (float64, bool) {
 	for _, h := range n.View(board).Info.Chains {
 		if h.Chain == dag {
@@ -312,10 +314,11 @@ func left(n *pool.Node, dag, board int) (float64, bool) {
 	return 0, false
 }
 
-// even divides a DAG's groups among its boards by what these can do, moving as few as it takes.
+// even divides a DAG's groups among its boards in proportion to what these can do, and moves only as many
+// groups as this takes. It returns how many it moved.
 func (b *Balancer) even(n *pool.Node, dag int) (moved int) {
 	d := &b.dags[dag]
-	var at []int // assignments
+	var at []int // indexes of assignments
 	var could [MaxBoards]float64
 	all, unlimited := 0.0, false
 	for k := range d.assigned {
@@ -337,9 +340,9 @@ func (b *Balancer) even(n *pool.Node, dag int) (moved int) {
 	}
 	floor := d.total/Buckets/spacing + 1
 	sum := d.total + floor*Buckets
-	var has [MaxBoards]float64 // more than its part
+	var has [MaxBoards]float64 // load of each assignment beyond its part
 	for _, k := range at {
-		part := 1 / float64(len(at)) // of a board that is new nothing is known
+		part := 1 / float64(len(at)) // if a board has reported nothing yet, all get the same part
 		if !unlimited && all > 0 {
 			part = could[k] / all
 		}
@@ -382,8 +385,8 @@ func (b *Balancer) even(n *pool.Node, dag int) (moved int) {
 	return moved
 }
 
-// Advance does what is due: it launches what frames have come for, and from time to time looks at the load. It is to be called
-// every 10 ms or so.
+// Advance does what is due: it launches DAGs for which frames have come, and looks at the load from time to
+// time. The caller must call it about every 10 ms.
 func (b *Balancer) Advance(now clock.Time, n *pool.Node) {
 	for i := range b.dags {
 		d := &b.dags[i]
@@ -398,12 +401,12 @@ func (b *Balancer) Advance(now clock.Time, n *pool.Node) {
 	}
 }
 
-// asked reports that a DAG has a board, or one was asked for.
+// asked reports whether a DAG has a board, or whether one was asked for.
 func (d *service) asked() bool {
 	return slices.ContainsFunc(d.assigned[:], func(p assignment) bool { return p.used && p.ends == clock.Never })
 }
 
-// look measures the load, and does something about what is too much or too little.
+// look measures the load, and acts if there are too many boards or too few.
 func (b *Balancer) look(now clock.Time, n *pool.Node) {
 	took := now.Sub(b.since).Seconds()
 	b.looks, b.since = now.Add(every), now
@@ -441,8 +444,8 @@ func (b *Balancer) look(now clock.Time, n *pool.Node) {
 	b.relieve(now, n)
 }
 
-// relieve finds boards that can do little more of a DAG, and moves load from them: that of the DAG with most first, one
-// of a board at a time.
+// relieve finds boards that can do little more of a DAG, and moves load away from them: first the DAG with
+// most load, and one DAG of a board at a time.
 func (b *Balancer) relieve(now clock.Time, n *pool.Node) {
 	b.order = b.order[:0]
 	for i := range b.dags {
@@ -475,7 +478,7 @@ func (b *Balancer) relieve(now clock.Time, n *pool.Node) {
 	}
 }
 
-// unload moves a part of a DAG from one of its boards, or all of it. It reports whether it found a way.
+// unload moves a part of a DAG, or all of it, away from one of its boards. It reports whether it found a way.
 func (b *Balancer) unload(now clock.Time, n *pool.Node, dag, k int) bool {
 	d := &b.dags[dag]
 	p := &d.assigned[k]
@@ -498,7 +501,7 @@ func (b *Balancer) unload(now clock.Time, n *pool.Node, dag, k int) bool {
 			}
 		}
 		if o.used && o.board < 0 {
-			return false // one is on its way
+			return false // a board was asked for
 		}
 	}
 	if now < d.alone {
@@ -507,7 +510,7 @@ func (b *Balancer) unload(now clock.Time, n *pool.Node, dag, k int) bool {
 	return b.want(now, n, dag, 0)
 }
 
-// shrink ends the least used of a DAG's boards, where the others could do all for a while.
+// shrink ends the least used board of a DAG if the other boards could have done all for some time.
 func (b *Balancer) shrink(now clock.Time, n *pool.Node, dag int) {
 	d := &b.dags[dag]
 	least, boards, room := -1, 0, 0.0

@@ -161,8 +161,8 @@ func TestGrowAndShrink(t *testing.T) {
 	}
 }
 
-// TestMoveState: of two DAGs with state on an overloaded board one goes to a board that has less to do, with what it knows; it
-// does not go to and fro.
+// TestMoveState: of two DAGs with state on an overloaded board one goes to a board with less load, with its
+// state. It does not go back and forth.
 func TestMoveState(t *testing.T) {
 	f := newFake(t, []DAG{{State: true}, {State: true}}, &server{regions: 2, capacity: 1e9})
 	f.run(100*time.Millisecond, 0.99e9, 0.4e9)

@@ -10,13 +10,13 @@ import (
 	"github.com/quillon/quillon/snic/pool"
 )
 
-// Number is the switch's number in the pool: that behind those that boards may have.
+// Number is the switch's number in the pool, behind the numbers of boards.
 const Number = snic.MaxPeers - 1
 
-// Topology is that of a switch's Node.
+// Topology returns the topology of a switch's Node.
 func Topology() pool.Topology { return pool.SwitchAttached(Number) }
 
-// View is what a switch shows.
+// View is the state that a switch shows.
 type View struct {
 	Boards []BoardView `json:"boards"`
 	DAGs   []DAGView   `json:"dags"`
@@ -26,29 +26,29 @@ type View struct {
 	Lost     uint64 `json:"lost"`
 }
 
-// BoardView is an attached board.
+// BoardView is the state of an attached board.
 type BoardView struct {
 	Board   int     `json:"board"`
 	Up      bool    `json:"up"`
 	Same    bool    `json:"same"` // it has the switch's deployment
 	Leaving bool    `json:"leaving,omitempty"`
-	Regions int     `json:"regions"` // free
+	Regions int     `json:"regions"` // number of free regions
 	Load    float64 `json:"load"`    // bits a second
 }
 
-// DAGView is a DAG.
+// DAGView is the state of a DAG.
 type DAGView struct {
 	UID         uint32       `json:"uid"`
 	State       string       `json:"state"` // wait, go, nowhere
 	Assignments []Assignment `json:"places,omitempty"`
 }
 
-// Joining joins the app, which runs in workers, with its Node and its Balancer. All of its methods are called by those who
-// may use the Node.
+// Joining connects the app, which runs in workers, with its Node and its Balancer. Only code that may use the
+// Node calls its methods.
 type Joining struct {
 	mac      [6]byte
 	balancer *Balancer
-	number   uint64 // of the deployment
+	number   uint64 // dag.Deployment.Number of the deployment
 	dags     []DAG
 	uids     []uint32
 	boards   [MaxBoards]board
@@ -57,34 +57,34 @@ type Joining struct {
 	view     *View
 }
 
-// told is a table that the app is to have.
+// told is a table that the app is to get.
 type told struct {
 	dag int
 	Table
 }
 
-// NewJoining is for a switch whose frames to boards come from that address.
+// NewJoining makes a Joining. The switch's frames to boards have the source address mac.
 func NewJoining(mac [6]byte) *Joining { return &Joining{mac: mac} }
 
-// On takes an event of the Node.
+// On handles an event of the Node.
 func (j *Joining) On(n *pool.Node, now clock.Time, e pool.Event) {
 	if j.balancer != nil {
 		j.balancer.On(now, n, e)
 	}
 }
 
-// Page takes a message of a Pager: a switch keeps no pages.
+// Page ignores a message of a Pager, because a switch keeps no pages.
 func (*Joining) Page(clock.Time, []byte) {}
 
-// CarryPages implements nothing, as above.
+// CarryPages does nothing, because a switch keeps no pages.
 func (*Joining) CarryPages(pool.Carrier) {}
 
-// Remains says what of others is here: nothing.
+// Remains reports what of other boards is here: nothing.
 func (*Joining) Remains(*pool.Node) (what []string, stuck bool) { return nil, false }
 
-// Exchange has the Node hear what the app has counted, and the app what was decided: do has the Node used, and visit the
-// app of each worker, between two of its breaths. It reports whether something is under way, for which it is to be called
-// again soon.
+// Exchange gives the Node what the app has counted, and the app what was decided. do calls its function with
+// the Node. visit calls its function with the app of each worker, between two breaths of this worker.
+// Exchange reports whether something is under way, so that it must be called again soon.
 func (j *Joining) Exchange(do func(func(n *pool.Node, now clock.Time)), visit func(func(graph.App)) error) (bool, error) {
 	var at clock.Time
 	do(func(n *pool.Node, now clock.Time) { at = now })
@@ -124,7 +124,7 @@ func (j *Joining) Exchange(do func(func(n *pool.Node, now clock.Time)), visit fu
 	return open, err
 }
 
-// read takes what a worker has counted.
+// read takes the bytes that a worker has counted.
 func (j *Joining) read(p *app) {
 	if number := p.deployment.Number(); !p.met && (j.balancer == nil || number != j.number) {
 		j.number, j.dags, j.count, j.balancer = number, p.dags, p.count, nil
@@ -143,7 +143,8 @@ func (j *Joining) read(p *app) {
 	}
 }
 
-// decide tells the Node of the switch, and takes what is decided. An app that is new is told all.
+// decide gives the switch's data to the Node, and collects the new tables. If fresh, an app is new, and all
+// tables are collected.
 func (j *Joining) decide(n *pool.Node, now clock.Time, fresh bool) error {
 	if j.number == 0 {
 		return errors.New("attach: the app is not there")

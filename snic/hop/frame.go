@@ -14,7 +14,7 @@ const (
 	EtherType = 0x88B5 // of the last hop
 	Control   = 0x8808 // MAC control: PFC and PAUSE
 
-	Overhead = headerLen - addresses // what a frame grows by
+	Overhead = headerLen - addresses // number of bytes by which a frame grows
 	MinFrame = 60                    // without FCS
 
 	addresses = 12

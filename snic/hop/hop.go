@@ -11,7 +11,7 @@ import (
 
 // Defaults and bounds.
 const (
-	Buffer   = 64 << 10 // of retransmission
+	Buffer   = 64 << 10 // size in bytes of the buffer for retransmission
 	maxRoom  = 1 << 24
 	longest  = 9600
 	quantum  = 512 // bits
@@ -31,21 +31,22 @@ type Config struct {
 	Delay clock.Duration
 	// Frame is the longest frame carried, without FCS; 0: 1518.
 	Frame int
-	// Buffer is the room for frames that are not acknowledged; 0: 64 KB.
+	// Buffer is the room in bytes for frames that are not acknowledged; 0: 64 KB.
 	Buffer int
 	// Queue is the room for frames that were received and not consumed; 0: two
 	// frames and twice the Headroom.
 	Queue int
 	Class int // of PFC, 0 to 7
-	// Timeout is how long an acknowledgement may take; 0: twice what a full
-	// buffer, there and back, takes on the cable.
+	// Timeout is the longest time that an acknowledgement may take; 0: twice the time that a full buffer and
+	// the Headroom take on the cable, there and back.
 	Timeout clock.Duration
 }
 
 // Headroom returns how many bytes may still arrive after an end decides to ask for a pause. rate is in
 // bits a second, delay is that of the link in one direction, frame is the longest frame in bytes.
 func Headroom(rate uint64, delay clock.Duration, frame int) int {
-	// There and back; the frame that is being sent here, and there; the pause.
+	// On the cable, there and back; the frames that are being sent here and at the other end; the pause; the
+	// time to obey.
 	const between = 24 // preamble, FCS and gap
 	cable := bitsIn(rate, 2*delay) / 8
 	return int(cable) + 2*(frame+Overhead+between) + MinFrame + between + obey*quantum/8
@@ -80,18 +81,18 @@ func timeOf(n, rate uint64) clock.Duration {
 // Stats holds the counters of an end. All but Unacked and Queued only grow.
 type Stats struct {
 	Sent, Resent, Delivered     uint64 // DATA
-	Acks, Naks, Hellos          uint64 // sent
-	Pauses, Paused              uint64 // sent, and received; without those that end one
+	Acks, Naks, Hellos          uint64 // acknowledgements, NAKs and HELLOs sent
+	Pauses, Paused              uint64 // pauses asked for and received, without frames that end one
 	Damaged, Duplicates, Gaps   uint64 // received, and not taken
 	Overrun                     uint64 // received without room
-	Foreign                     uint64 // of an epoch that does not count
-	Timeouts, Restarts, Refused uint64 // Restarts of the peer; Refused: no room to Send
+	Foreign                     uint64 // with an epoch that does not count
+	Timeouts, Restarts, Refused uint64 // Restarts: of the peer; Refused: Send had no room
 	Unacked, Queued             int    // bytes
 }
 
 type entry struct {
 	at, n int32 // in the memory
-	skip  int32 // bytes at its end that were left out before
+	skip  int32 // bytes at the end of the memory that were left unused before this entry
 }
 
 // Link is one end of the link.
@@ -101,27 +102,27 @@ type Link struct {
 	stats     Stats
 
 	peer      uint64 // epoch; 0: not known
-	synced    bool   // expected is the peer's word
+	synced    bool   // expected was set by a HELLO of the peer
 	confirmed bool   // the peer is synced
 
 	mem             []byte
 	entries         []entry // by number modulo length, a power of two
-	base, next, end uint32  // not acknowledged; to be sent; to be given away
-	fresh           uint32  // never sent
-	used            int     // bytes of mem, with those left out
+	base, next, end uint32  // numbers: oldest not acknowledged; next to send; of the next Send
+	fresh           uint32  // number of the first frame that was never sent
+	used            int     // bytes of mem in use, and those left unused at its end
 	write           int
 
 	expected uint32
 	naked    bool // a NAK of expected was sent
 
-	pausedUntil clock.Time // our DATA
-	pausing     bool       // theirs
+	pausedUntil clock.Time // end of the pause of our DATA
+	pausing     bool       // the peer was asked to pause
 	pauseNow    bool       // a pause, or the end of one, is to be sent
 	pauseAgain  clock.Time
 
 	ackNow, nakNow, helloNow bool
 	helloAgain               clock.Time
-	timer                    clock.Time // of base
+	timer                    clock.Time // when frame base counts as lost
 	tries                    int
 }
 
@@ -233,7 +234,7 @@ func (l *Link) Input(now clock.Time, p []byte) ([]byte, Event) {
 			if q > 0 {
 				l.stats.Paused++
 			} else if l.timer != clock.Never {
-				l.timer = now.Add(l.Timeout) // what it waited in is no loss
+				l.timer = now.Add(l.Timeout) // the time of a pause does not count as a missing acknowledgement
 			}
 		}
 		return nil, Pause
@@ -300,7 +301,7 @@ func (l *Link) known(h header) bool {
 			l.helloNow = true
 			return false
 		}
-		// The peer is new. What it had not acknowledged goes to it again.
+		// The peer has started again. Frames that it had not acknowledged are sent again.
 		if l.peer != 0 {
 			l.stats.Restarts++
 		}
@@ -313,7 +314,7 @@ func (l *Link) known(h header) bool {
 	case h.epoch < l.peer || h.peer != l.Epoch:
 		if h.kind == hello {
 			if h.peer > l.Epoch && h.epoch == l.peer && h.peer+1 != 0 {
-				// It knows us from before our clock went back.
+				// The peer knows a greater epoch of ours: our clock went back.
 				l.Epoch = h.peer + 1
 				l.begin()
 			}
@@ -324,7 +325,7 @@ func (l *Link) known(h header) bool {
 		if !l.synced {
 			l.synced, l.expected = true, h.seq
 		}
-		l.ackNow = true // it may not know yet
+		l.ackNow = true // the peer may not know that this end is synced
 	}
 	return true
 }

@@ -280,7 +280,7 @@ func TestNoOverrun(t *testing.T) {
 	}
 }
 
-// TestFullSpeed: without faults a cable is filled; what is lost costs little.
+// TestFullSpeed: without faults a cable is filled; lost frames cost little.
 func TestFullSpeed(t *testing.T) {
 	for _, c := range []struct {
 		lose int
@@ -467,7 +467,7 @@ func TestHeadroom(t *testing.T) {
 	}
 }
 
-// TestPauseFrame: bytes as in IEEE 802.1Qbb, and what is understood.
+// TestPauseFrame: the bytes are those of IEEE 802.1Qbb, and the frames that are understood.
 func TestPauseFrame(t *testing.T) {
 	p := bytes.Repeat([]byte{0xEE}, 64)
 	EncodePause(p, [6]byte{2, 0, 0, 0, 0, 9}, 3, 0x1234)
@@ -540,7 +540,7 @@ func FuzzInput(f *testing.F) {
 		x.offer(0, 3)
 		x.step(1000)
 		x.step(1000)
-		// With a right CRC, too: who has that can lie, but not break us.
+		// With a right CRC, too: a sender that can compute it can lie, but cannot break the end.
 		for range 2 {
 			for _, e := range x.ends {
 				got, ev := e.Input(x.now, bytes.Clone(p))
@@ -616,8 +616,8 @@ func BenchmarkTrip(b *testing.B) {
 	}
 }
 
-// TestNewcomer: an acknowledgement, or data, of an end that has not greeted is of
-// nobody: it frees nothing and is not delivered.
+// TestNewcomer: an acknowledgement, or data, of an end that has not greeted frees nothing and is not
+// delivered.
 func TestNewcomer(t *testing.T) {
 	x, _ := pair(t)
 	a, b := x.ends[0], x.ends[1]

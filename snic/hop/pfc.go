@@ -20,7 +20,7 @@ type Asker struct {
 	asking bool
 	since  clock.Time
 	again  clock.Time
-	cut    clock.Time // until then nothing is asked for
+	cut    clock.Time // until then no pause is asked for
 	// Asked counts pauses and their renewals, Cut those that ended at the limit.
 	Asked, Cut uint64
 }
@@ -64,8 +64,8 @@ type Obeyer struct {
 	Rate         uint64         // bits a second
 	Limit        clock.Duration // of a pause
 	since, until clock.Time
-	cut          clock.Time // until then none is obeyed
-	sent         bool       // a frame has left since the last one
+	cut          clock.Time // until then no pause is obeyed
+	sent         bool       // a frame has left since the last pause
 	// Heard counts pauses, Cut those that ended at the limit.
 	Heard, Cut uint64
 }
@@ -73,15 +73,15 @@ type Obeyer struct {
 // Hear takes a pause of q quanta from the neighbour; 0 ends the pause.
 func (o *Obeyer) Hear(now clock.Time, q uint16) {
 	if q == 0 {
-		o.until, o.sent = now, true // what waits can leave
+		o.until, o.sent = now, true // waiting frames can leave now
 		return
 	}
 	o.Heard++
 	if now < o.cut {
 		return
 	}
-	// One that ended a moment ago, and after which nothing has left, goes on: its sender may hit each time the
-	// moment before this side looks.
+	// A pause that begins within Limit/100 after the end of another one, before any frame has left, continues
+	// that one: the neighbour's frame may come each time just before this side looks.
 	if now > o.until && (o.sent || now > o.until.Add(o.Limit/100)) {
 		o.since = now
 	}

@@ -82,7 +82,8 @@ func TestSteeredBehindAnswered(t *testing.T) {
 	}
 }
 
-// The first atomic of a connection under an R_Key, and in a frame with a way of its own, may be refused, or go to nobody.
+// The first atomic of a connection under an R_Key, and one in a frame that takes another way than the proven
+// ones, may be refused, or reach no server.
 func TestFirstAtomic(t *testing.T) {
 	r := away(t, graph.Args{})
 	r.pair(0x40, 102)

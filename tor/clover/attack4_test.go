@@ -9,7 +9,8 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
-// A CAS with a TTL that ends at the router in front of the server: nobody is led behind it, or what the box sends again gets there.
+// The TTL of a CAS ends at the router in front of the server. No other CAS is led behind it: otherwise the
+// CAS that the box sends again would get there.
 func TestAttack4ShortLived(t *testing.T) {
 	r := away(t, graph.Args{"repair": "10ms"})
 	short := func(b []byte) bool { return b[22] < 2 } // what a router behind the box drops

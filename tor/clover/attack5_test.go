@@ -56,7 +56,9 @@ func TestAttack5CASBehindFragments(t *testing.T) {
 	}
 }
 
-// A CAS from a group MAC address, which switches throw away (IEEE 802.1Q: such a source is no station's): nobody is led behind it, or what the box sends again is from the client's own address.
+// A CAS comes from a group MAC address, and switches throw such frames away (IEEE 802.1Q: no station has such
+// a source address). No other CAS is led behind it: otherwise the CAS that the box sends again would come
+// from the client's own address.
 func TestAttack5FromGroup(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		r := away(t, graph.Args{"repair": "10ms"})
@@ -90,8 +92,9 @@ func TestAttack5FromGroup(t *testing.T) {
 	}
 }
 
-// A client's machine is started again: its queue pair has its number again, another queue pair of the server's, and counts from the same PSN on, as Clover's do. What it READs, over a connection that nobody follows
-// as yet, comes as the server has it.
+// A client's machine is started again. Its queue pair has the old number, another queue pair at the server,
+// and counts from the same PSN on, as Clover's do. Its READs, over a connection that the box does not follow
+// yet, come back as the server has the data.
 func TestAttack5NumberComesBack(t *testing.T) {
 	for _, quiet := range []time.Duration{time.Millisecond, 2 * time.Second, time.Minute} {
 		r := away(t, graph.Args{})

@@ -26,8 +26,8 @@ func unmix(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-// A client of the store's chooses the keys of its entries. What it costs to find the keys of
-// others does not grow with what it chose.
+// A client of the store chooses the keys of its entries. The cost of finding the keys of others does not
+// depend on that choice.
 func TestAttackChosenKeys(t *testing.T) {
 	const places = 1 << 16
 	cost := func(key func(k uint64) uint64) time.Duration {
@@ -76,8 +76,8 @@ func TestAttackChosenAddresses(t *testing.T) {
 	}
 }
 
-// A CAS in a frame of a shape that the server's NIC does not take is not steered, and nobody is led behind it: behind IEEE 802.1ad
-// tags, behind several, and with IP options.
+// A CAS in a frame of a shape that the server's NIC does not take is not steered, and no other CAS is led
+// behind it: behind IEEE 802.1ad tags, behind several tags, and with IP options.
 func TestAttackOtherShape(t *testing.T) {
 	tag := func(b []byte, tags ...byte) []byte {
 		return append(append(append([]byte(nil), b[:12]...), tags...), b[12:]...)
@@ -144,8 +144,9 @@ func TestAttackOtherKeysUnderWay(t *testing.T) {
 	}
 }
 
-// A client has the connection manager tell of a second connection of its own queue pair, or somebody else does, while an append of
-// it is under way that others are led behind. The server executes the append, and all of them are told so.
+// An append is under way, and others are led behind it. Meanwhile its client, or another sender, makes the
+// connection manager announce a second connection of the same queue pair. The server executes the append, and
+// all the clients get the answer that says so.
 func TestAttackHandshakeUnderWay(t *testing.T) {
 	r := away(t, graph.Args{})
 	r.cm("a", r.client, r.server, hdr.CMFields{AttributeID: hdr.ConnectRequest, LocalCommID: 11, LocalQPN: 0x1020, StartingPSN: 900, TransportService: hdr.RC, PathMTU: 1024, LocalGID: r.client, RemoteGID: r.server})

@@ -16,7 +16,7 @@ func (x *crashed) strangerGoes(at uint64) bool {
 	return cas[0x40] != nil
 }
 
-// awaitsEnd has nobody answer, and sees whether others' atomics go on after a minute.
+// awaitsEnd sends no answers, and checks whether others' atomics go on after a minute.
 func (x *crashed) awaitsEnd(what string) {
 	x.t.Helper()
 	for i := 0; i < 7; i++ {
@@ -27,8 +27,9 @@ func (x *crashed) awaitsEnd(what string) {
 	}
 }
 
-// TestAwaitsOnlyWhatMayCome: a server that says that it is past a CAS on record has executed it, though it does not say again
-// what came of it. Others' atomics do not wait for it any more. One that is not as far as it was is that of another connection.
+// TestAwaitsOnlyWhatMayCome: a server whose answer is past a CAS on record has executed that CAS, though it
+// does not repeat the result. Others' atomics do not wait for it any more. An answer with an earlier PSN than
+// the server had reached on record comes from another connection.
 func TestAwaitsOnlyWhatMayCome(t *testing.T) {
 	for psn, goes := range map[uint32]bool{107: true, 108: false, 109: true, 110: true, 300: true} {
 		x := crash(t, graph.Args{}).next(graph.Args{}, time.Second)
@@ -78,7 +79,7 @@ func TestAwaitsEndAtReconfigure(t *testing.T) {
 	x.awaitsEnd("repair=10s from the start")
 }
 
-// What nobody would take over any more is guarded no more.
+// A word is guarded no longer when its record is too old to be taken over.
 func TestGuardOfOld(t *testing.T) {
 	x := crash(t, graph.Args{"idle": "0"})
 	for range 12 {

@@ -184,7 +184,7 @@ func TestSteeredOnce(t *testing.T) {
 	r.linked(0x10, 109)
 	r.wrote(0x20, 108, 0x9002)
 	r.link(0x20, 109, 0x9002, old)
-	r.refused(0x20, 109) // nobody hangs behind 2: no quarantine
+	r.refused(0x20, 109) // no CAS is led behind 2: no quarantine
 	r.wrote(0x30, 108, 0x9003)
 	r.link(0x30, 109, 0x9003, old+256)
 	r.linked(0x30, 109)
@@ -383,9 +383,10 @@ func TestForgottenKey(t *testing.T) {
 	}
 }
 
-// TestReadInItsMiddle: a READ that is taken up again in its middle goes on where it began, and is answered with
-// a first packet that does not begin with an entry's header: it is what is there that comes back. So it is
-// where the path MTU is known when the READ passes (from a WRITE of more than one packet), and where it is not.
+// TestReadInItsMiddle: a READ that is taken up again in its middle goes to the address where it began. The
+// first packet of its answer does not begin with an entry's header, and the client gets the bytes that are
+// there. This holds where the path MTU is known when the READ passes (from a WRITE of more than one packet),
+// and where it is not.
 func TestReadInItsMiddle(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		r := newRig(t, graph.Args{})
@@ -431,7 +432,7 @@ func TestReadInItsMiddle(t *testing.T) {
 				t.Errorf("MTU known %v: it came back as %x, want %x", known, got[:16], p[:16])
 			}
 		}
-		// What comes after it is the next request, and no part of it.
+		// The request after it is the next one, and no part of it.
 		b := only(t, r.to(0x10, psn+4, hdr.ReadRequest, reth(0x30000, r.rkey, 64), nil).Out["b"])
 		var f hdr.Frame
 		hdr.Parse(b, &f)

@@ -6,42 +6,41 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
-// maxUnlinked is how many appends of a key may be open at most.
+// maxUnlinked is the largest number of open appends of a key (keyState.unlinked).
 const maxUnlinked = 1 << 14
 
-// chains say what became of the appends that are not known to be linked, and keep them on record. Answers
-// to CASes, repairs, and connections that end tell them; they wake the answers that wait for an append.
+// chains follows the appends that are not known to be linked, and keeps them on record. It learns of answers
+// to CASes, of repairs, and of connections that end. It wakes the answers that wait for an append.
 type chains struct {
 	gaps    []gap // in no order
 	journal journal
 	answers
 }
 
-// gap is an append that the server refused, or whose outcome nobody will know,
-// while it is not settled what becomes of its number.
+// gap is an append that the server refused, or whose outcome cannot be known any more, as long as it is open
+// whether its entry is linked or leaves the chain.
 type gap struct {
 	at   clock.Time
-	lh   uint32 // of its entry
+	lh   uint32 // LH of its entry
 	key  int32
 	sid  int16
 	n    uint32
-	over bool // it is linked, or nobody stands behind it
-	// told: its client was told, and may have linked the entry since, while no process saw it. It
-	// has, if the server answers more on connection row than acked, and the entry is not seen to be linked.
+	over bool // the entry is linked, or no append stands behind it
+	// told: the client may have got the answer while no process saw it, and may have linked the entry since.
+	// If so, the server has answered more on connection row than acked, and the link was not seen.
 	told  bool
 	row   int32
 	acked uint32
 }
 
-// unlinked is how many appends of the key are not known to be linked.
+// unlinked returns the number of appends of the key that are not known to be linked.
 func (k *keyState) unlinked() uint32 { return k.sent - k.sure }
 
-// linked reports whether append n of the key, and each before it, is linked or
-// out of the chain.
+// linked reports whether append n of the key, and each append before it, is linked or out of the chain.
 func (k *keyState) linked(n uint32) bool { return int32(n-k.sure) <= 0 }
 
-// advance notes that the oldest append of a key that was not known to be
-// linked is; those behind it that were answered before are, too.
+// advance notes that the oldest append of a key that was not known to be linked is linked. So are the appends
+// behind it that were answered before.
 func (s *chains) advance(ki int32) {
 	k := &s.mem.keys.s[ki]
 	for {
@@ -55,7 +54,7 @@ func (s *chains) advance(ki int32) {
 	}
 }
 
-// wakeAppend wakes all that wait for append n of a key, which is linked.
+// wakeAppend wakes all answers that wait for append n of a key, which is linked.
 func (s *chains) wakeAppend(ki int32, n uint32) {
 	h := appendHash(ki, n)
 	for p := s.waits.Start(h); s.waits.E[p] != 0; {
@@ -75,11 +74,11 @@ func (s *chains) wakeAppend(ki int32, n uint32) {
 				s.journal.erase(o)
 			}
 		}
-		s.wake(at) // something else may be at p now
+		s.wake(at) // another answer may be at p now
 	}
 }
 
-// closed reports whether append n of a key was a gap that is over.
+// closed reports whether append n of a key was a gap that is over, and removes this gap.
 func (s *chains) closed(ki int32, n uint32) bool {
 	for i := range s.gaps {
 		if g := &s.gaps[i]; g.over && g.key == ki && g.n == n {
@@ -90,16 +89,16 @@ func (s *chains) closed(ki int32, n uint32) bool {
 	return false
 }
 
-// settleGap removes gap i; the last one has its place. A loop over gaps that may remove
-// some begins with the last one, and misses none.
+// settleGap removes gap i and puts the last gap in its place. A loop over gaps that may remove some runs from
+// the last one down, so that it misses none.
 func (s *chains) settleGap(i int) {
 	n := len(s.gaps) - 1
 	s.gaps[i] = s.gaps[n]
 	s.gaps = s.gaps[:n]
 }
 
-// close ends the wait for the answer to a record: it is sent again no more, and
-// the places for its answer are others'.
+// close ends the wait for the answer to o: o is not sent again, and the places for its answer are free for
+// others.
 func (s *chains) close(o *op) {
 	s.booked -= int(o.booked)
 	o.booked = 0
@@ -107,13 +106,13 @@ func (s *chains) close(o *op) {
 	s.journal.unguard(o)
 }
 
-// void reports whether a steered CAS was sent behind what will never be linked.
+// void reports whether rec is a steered CAS that stands behind an append that will never be linked.
 func (s *chains) void(rec *op) bool {
 	return rec.steered && !rec.linked && int32(rec.epoch-s.mem.keys.s[rec.key].cut) < 0
 }
 
-// succeeded: the server linked the entry of a steered CAS behind the one
-// before. The client may know when that one is linked, too: false until then.
+// succeeded notes that the server linked the entry of the steered CAS rec behind the entry before. It returns
+// whether the client may know: it returns false until the entry before is linked, too.
 func (s *chains) succeeded(rec *op) bool {
 	k := &s.mem.keys.s[rec.key]
 	if !rec.linked && !k.linked(rec.n) {
@@ -127,9 +126,8 @@ func (s *chains) succeeded(rec *op) bool {
 	return true
 }
 
-// failed: the entry of a steered CAS is not linked, and its client knows.
-// Until the client has linked it somewhere, nobody behind it is told that he
-// succeeded.
+// failed notes that the server refused the steered CAS rec, and that its client is told. Until the client has
+// linked the entry elsewhere, the clients of the appends behind it are not told that they succeeded.
 func (s *chains) failed(c *graph.Ctx, i int32, rec *op) {
 	s.journal.erase(rec)
 	k := &s.mem.keys.s[rec.key]
@@ -145,7 +143,7 @@ func (s *chains) failed(c *graph.Ctx, i int32, rec *op) {
 	s.addGap(c, gap{at: c.Now(), lh: wire.Pointer(rec.swap).LH(), key: rec.key, sid: r.sid, n: rec.n, over: alone, told: rec.past, row: i, acked: r.acked})
 }
 
-// addGap notes a gap.
+// addGap notes a gap. If there is no room for it, the key's open appends are given up (cut).
 func (s *chains) addGap(c *graph.Ctx, g gap) {
 	if g.over && g.n == s.mem.keys.s[g.key].sure+1 {
 		s.advance(g.key)
@@ -158,12 +156,13 @@ func (s *chains) addGap(c *graph.Ctx, g gap) {
 	s.gaps = append(s.gaps, g)
 }
 
-// relinked: a CAS of connection row that was not steered linked the entry with handle lh. Where its answer does not count (sure), only that of the connection on which the
-// first try was steered does: who has the right to the memory can do more harm to it.
+// relinked notes that a CAS of connection row that was not steered linked the entry with handle lh. If its
+// answer does not count (sure), it ends only gaps of the same connection: whoever can send over that
+// connection has the right to the memory, and could do more harm to it.
 func (s *chains) relinked(sid int16, lh uint32, row int32, sure bool) {
 	for i := len(s.gaps) - 1; i >= 0; i-- {
 		if i >= len(s.gaps) {
-			continue // more than one was removed
+			continue // more than one gap was removed
 		}
 		g := &s.gaps[i]
 		if g.over || g.lh != lh || g.sid != sid || !sure && g.row != row {
@@ -173,7 +172,7 @@ func (s *chains) relinked(sid int16, lh uint32, row int32, sure bool) {
 	}
 }
 
-// over: gap i is over.
+// over notes that gap i is over.
 func (s *chains) over(i int) {
 	g := &s.gaps[i]
 	g.over = true
@@ -183,7 +182,7 @@ func (s *chains) over(i int) {
 	}
 }
 
-// ended: what became of a steered CAS will not be known.
+// ended notes that the outcome of rec, if it is a steered CAS, cannot be known any more.
 func (s *chains) ended(c *graph.Ctx, rec *op) {
 	if rec.kind != opCAS || !rec.steered || rec.linked || s.void(rec) {
 		return
@@ -199,7 +198,8 @@ func (s *chains) ended(c *graph.Ctx, rec *op) {
 	}
 }
 
-// settle takes a CAS whose server is past it for linked: it was, or its client knows that it was not.
+// settle takes CAS o, which the server has executed, for linked: either it was linked, or its client knows
+// that it was not.
 func (s *chains) settle(c *graph.Ctx, o *op) {
 	s.close(o)
 	s.journal.erase(o)
@@ -209,8 +209,8 @@ func (s *chains) settle(c *graph.Ctx, o *op) {
 	o.live, o.linked = false, true
 }
 
-// cut gives up a key's appends that are not known to be linked: their clients
-// are never told that they succeeded, and their connections end by time-out.
+// cut gives up a key's appends that are not known to be linked. Their clients are never told that they
+// succeeded, and the clients' connections end by time-out.
 func (s *chains) cut(c *graph.Ctx, ki int32) {
 	k := &s.mem.keys.s[ki]
 	if k.sure == k.sent {
@@ -235,8 +235,8 @@ func (s *chains) cut(c *graph.Ctx, ki int32) {
 	c.Count(ctrCut, 1)
 }
 
-// mayLeave reports whether a connection can be forgotten without harm to
-// anybody: the answers to all that was steered on it are known, and given.
+// mayLeave reports whether connection i can be forgotten without harm: all answers to its steered requests
+// are known, and were passed on.
 func (s *chains) mayLeave(i int32) bool {
 	if !s.rows[i].q.Empty() {
 		return false

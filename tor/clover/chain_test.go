@@ -30,7 +30,7 @@ func row3(t *testing.T, args graph.Args) *rig {
 	return r
 }
 
-// told is what came out towards the clients, as queue pairs and PSNs.
+// told are the frames that came out towards the clients, as queue pairs and PSNs.
 func (r *rig) told(got graphtest.Result) (out [][2]uint32) {
 	r.t.Helper()
 	for _, x := range got.Out["a"] {
@@ -61,7 +61,7 @@ func (r *rig) expect(got graphtest.Result, what string, want ...[2]uint32) {
 	}
 }
 
-// Who is led behind an entry is told of his success when that entry is linked.
+// A client that is led behind an entry gets its success only when that entry is linked.
 func TestAnswerWaits(t *testing.T) {
 	r := row3(t, graph.Args{})
 	r.expect(r.linked(0x30, 109), "3 is linked behind 2, which is not")
@@ -108,7 +108,7 @@ func TestLongChain(t *testing.T) {
 	}
 }
 
-// What comes behind an answer that is held, on the same connection, waits.
+// Answers behind one that is held, on the same connection, wait.
 func TestAnswersInOrder(t *testing.T) {
 	r := row3(t, graph.Args{})
 	r.to(0x30, 110, hdr.ReadRequest, reth(0x10000, r.rkey, 8), nil)
@@ -119,7 +119,7 @@ func TestAnswersInOrder(t *testing.T) {
 	r.expect(r.from(0x30, 111, hdr.ReadRespOnly, hdr.SynACK, 0, make([]byte, 8)), "one after it", [2]uint32{0x30, 111})
 }
 
-// version is that of the entry that the only frame to the clients begins with.
+// version is the version of the entry that the only frame to the clients begins with.
 func version(t *testing.T, got graphtest.Result, qpn uint32) uint8 {
 	t.Helper()
 	for _, x := range got.Out["a"] {
@@ -136,7 +136,8 @@ func version(t *testing.T, got graphtest.Result, qpn uint32) uint8 {
 	return 0
 }
 
-// An entry is read when it is linked; when it never is, nobody takes it.
+// The answer to a READ of an entry goes on when the entry is linked. If it never is, the entry goes to no
+// client as a valid one.
 func TestReadWaits(t *testing.T) {
 	entry := make([]byte, 128)
 	wireEntry(entry, key)
@@ -239,7 +240,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// With ahead=0 nobody is sent behind what is not linked.
+// With ahead=0 no CAS is sent behind an entry that is not linked.
 func TestAheadOfNothing(t *testing.T) {
 	r := crew(t, graph.Args{"ahead": "0"})
 	r.wrote(0x10, 108, 0x9001)
@@ -291,8 +292,7 @@ func TestHoldFull(t *testing.T) {
 	}
 }
 
-// What is held is dropped when the app forgets or is switched off: the clients
-// ask again.
+// Held answers are dropped when the app forgets or is switched off: the clients ask again.
 func TestForgetsHeld(t *testing.T) {
 	r := row3(t, graph.Args{})
 	r.linked(0x30, 109)

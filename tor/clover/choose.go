@@ -13,20 +13,20 @@ import (
 	"github.com/quillon/quillon/nf/table"
 )
 
-// addr is an IP address, IPv4 as IPv4-mapped, as masks are compared with it.
+// addr is an IP address, an IPv4 address in IPv4-mapped form, so that masks can be compared with it.
 type addr struct{ hi, lo uint64 }
 
-// rule says whether keys of servers are steered.
+// rule says whether requests for some keys, of some servers, are steered.
 type rule struct {
 	lo, hi       uint64 // keys
 	server, mask netip.Addr
 	priority     int32
 	leave        bool
-	// The server's address and its mask, as rows have them.
+	// The server's address and its mask, in the form in which rows have addresses.
 	of, under addr
 }
 
-// named reports whether the rule is for some servers only.
+// named reports whether the rule is for certain servers only.
 func (r *rule) named() bool { return r.server.IsValid() }
 
 func (r *rule) holds(server addr, key uint64) bool {
@@ -37,7 +37,7 @@ func (r *rule) holds(server addr, key uint64) bool {
 
 func (a addr) is4() bool { return a.hi == 0 && a.lo>>32 == 0xFFFF }
 
-// maskOf is an IPv4 mask for addresses that are mapped, or an IPv6 one.
+// maskOf returns m as a mask of addr: an IPv4 mask as that of an IPv4-mapped address.
 func maskOf(m netip.Addr) addr {
 	b := m.As16()
 	if m.Is4() {
@@ -53,19 +53,19 @@ func addrOf(a netip.Addr) addr {
 	return addr{binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])}
 }
 
-// choice is which keys are steered.
+// choice says which keys are steered.
 type choice struct {
-	rules []rule // by priority, the highest first
-	rest  bool   // of what no rule holds for
-	named bool   // a rule is for some servers only
-	// Otherwise from[i] is where what steer[i] says begins; from[0] is 0.
+	rules []rule // by descending priority
+	rest  bool   // whether keys are steered for which no rule holds
+	named bool   // at least one rule is for certain servers only
+	// If no rule is named: steer[i] is valid for the keys from from[i] up to from[i+1]; from[0] is 0.
 	from  []uint64
 	steer []bool
 }
 
 const maxRules = 1024
 
-// UnmarshalText implements encoding.TextUnmarshaler: it is parseChoice.
+// UnmarshalText implements encoding.TextUnmarshaler by parseChoice.
 func (c *choice) UnmarshalText(text []byte) (err error) {
 	*c, err = parseChoice(string(text))
 	return err
@@ -75,8 +75,8 @@ func (c *choice) UnmarshalText(text []byte) (err error) {
 //
 //	KEYS[@SERVER[/MASK]][#PRIORITY][:leave]
 //
-// with KEYS being N, N-N or any. With rules, and without all, other keys are
-// left.
+// where KEYS is N, N-N or any. If there are rules, and no all among them, keys for which no rule holds are
+// not steered.
 func parseChoice(v string) (c choice, err error) {
 	for x := range arg.Items(v, "+") {
 		switch x {
@@ -153,7 +153,7 @@ func parseRule(x string) (r rule, err error) {
 	return r, nil
 }
 
-// String is what parseChoice reads.
+// String returns the choice in the form that parseChoice reads.
 func (c *choice) String() string {
 	var b strings.Builder
 	for i := range c.rules {
@@ -190,11 +190,11 @@ func (c *choice) String() string {
 	return b.String() + "none"
 }
 
-// equal reports whether both choose alike, or nearly: rules are compared.
+// equal reports whether both choices have the same rules. Choices with different rules may choose alike, too.
 func (c *choice) equal(o *choice) bool { return c.rest == o.rest && slices.Equal(c.rules, o.rules) }
 
-// compile cuts the keys where rules begin and end, and gives each piece to the
-// first rule that holds for it.
+// compile divides the keys at the ends of the rules, and gives each piece to the first rule that holds for
+// it.
 func (c *choice) compile() {
 	c.from = append(c.from[:0], 0)
 	for i := range c.rules {
@@ -208,7 +208,7 @@ func (c *choice) compile() {
 	slices.Sort(c.from)
 	c.from = slices.Compact(c.from)
 	c.steer = make([]bool, len(c.from))
-	// free[i] leads to the first piece from i on that no rule has yet.
+	// free[i] leads to the first piece, from i on, that no rule has yet.
 	free := make([]int, len(c.from)+1)
 	for i := range free {
 		free[i] = i
@@ -233,7 +233,7 @@ func (c *choice) compile() {
 	}
 }
 
-// has reports whether a key of a server is steered.
+// has reports whether requests for a key of a server are steered.
 func (c *choice) has(server addr, key uint64) bool {
 	switch {
 	case len(c.rules) == 0:

@@ -34,8 +34,8 @@ func (r *rig) send(qpn, psn uint32) graphtest.Result {
 	return r.to(qpn, psn, hdr.SendOnly, nil, make([]byte, 64))
 }
 
-// Answers count when the MSN has risen, from one to another, by what passed between both, once each and in its turn. Before that the server may answer
-// what it has executed long ago.
+// An answer counts when the MSN has risen, between two answers, by the number of requests that passed between
+// both, once each and in their turn. Before that the server may answer requests that it executed long ago.
 func TestCount(t *testing.T) {
 	for name, c := range map[string]struct {
 		play func(r *rig)
@@ -159,7 +159,7 @@ func TestCountsFromTheSecondOn(t *testing.T) {
 	}
 }
 
-// What was executed while frames crossed unseen may be something else than what passed before.
+// While frames cross without the box, the server may execute other requests than those that passed before.
 func TestCountsBehindBypass(t *testing.T) {
 	r := away(t, graph.Args{})
 	r.pair(0x40, 102)
@@ -201,7 +201,7 @@ func TestCountsForGaps(t *testing.T) {
 	}
 }
 
-// What comes with the PSN of a request that the server has not answered may be executed in its place.
+// A request with the PSN of one that the server has not answered may be executed in its place.
 func TestInstead(t *testing.T) {
 	other := func(r *rig, psn uint32) {
 		r.to(0x40, psn, hdr.CompareSwap, atomicETH(0x20000, 99, r.swap(1, 1, 1), uint64(wire.Fresh(1))), nil)
@@ -213,7 +213,7 @@ func TestInstead(t *testing.T) {
 	}
 	ack := func(r *rig, psn uint32) { r.from(0x40, psn, hdr.Acknowledge, hdr.SynACK, 0, nil) }
 	for name, c := range map[string]struct {
-		play func(r *rig) // 110 and 111
+		play func(r *rig) // sends 110 and 111
 		want bool         // a CAS at 112 is steered
 	}{
 		"another CAS": {func(r *rig) {
@@ -276,7 +276,8 @@ func TestInsteadOfCAS(t *testing.T) {
 	}
 }
 
-// In the place of a steered CAS nothing goes on, as long as it is sent again. When it is given up, what was acknowledged does not depend on it.
+// While a steered CAS is sent again, no other request goes on under its PSN. When the CAS is given up, the
+// acknowledged requests do not depend on it.
 func TestInsteadOfSteered(t *testing.T) {
 	r := row3(t, graph.Args{"repair": "10ms", "idle": "0"})
 	r.linked(0x30, 109)
@@ -303,7 +304,8 @@ func TestInsteadOfSteered(t *testing.T) {
 	}
 }
 
-// What was ahead of its turn may come to the server when it is its turn, before what passes in its turn then.
+// A request ahead of its turn may reach the server when it is its turn, before the request that passes in its
+// turn then.
 func TestStray(t *testing.T) {
 	for name, c := range map[string]struct {
 		ahead []uint32
@@ -348,7 +350,8 @@ func TestClaimed(t *testing.T) {
 	}
 }
 
-// Where the first PSN of an announced connection is in doubt, as it had begun before the reply was seen, the server's answer says where it is.
+// The first PSN of an announced connection is in doubt, as requests were seen before the reply. The server's
+// answer says where the connection is.
 func TestBegunBeforeTheReply(t *testing.T) {
 	r := crew(t, graph.Args{})
 	r.request(0x1050)
@@ -363,8 +366,9 @@ func TestBegunBeforeTheReply(t *testing.T) {
 	}
 }
 
-// While a steered CAS has no answer its queue pairs may be connected anew: then the server counts less than before. It is asked, and nothing is sent to the new connection. An answer that is late
-// is none of another connection's.
+// While a steered CAS has no answer, its queue pairs may be connected anew; then the server counts less than
+// before. The box asks the server, and sends nothing to the new connection. A late answer is no sign of
+// another connection.
 func TestConnectedAnew(t *testing.T) {
 	for _, anew := range []bool{true, false} {
 		r := row3(t, graph.Args{"repair": "10ms"})
@@ -393,7 +397,7 @@ func TestConnectedAnew(t *testing.T) {
 	}
 }
 
-// So does that of a connection whose PSNs are just behind 0.
+// The same for a connection whose PSNs are just below 2^24.
 func TestBegunFarAhead(t *testing.T) {
 	r := crew(t, graph.Args{})
 	r.request(0x1050)

@@ -8,27 +8,27 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// desk is what a worker has at hand: the state that it shares, the frame, and what it lets go of in its
-// turn. Its methods are the steps that Steer, requests, responses, repairs and legacy have in common; those
-// that hold answers are in wait.go, those for the record in journal.go.
+// desk has what a worker needs in its turn: the shared state, the frame at hand, and the frames that leave
+// after the turn. Its methods are the steps that Steer, requests, responses, repairs and legacy have in
+// common. Those that hold answers are in wait.go, those for the record in journal.go.
 type desk struct {
 	*state
 	worker, workers int
 	*parsed         // the frame at hand
 	lookout
-	goes   []gone // by the worker's turn, to be sent after it
+	goes   []gone // frames that the worker's turn let go of, to be sent after it
 	ending bool
-	held   parsed    // a frame that was held
-	g      hdr.Frame // of one that is made
+	held   parsed    // a held frame, parsed
+	g      hdr.Frame // headers of a frame that the app makes
 }
 
-// gone is a frame that was held and goes on.
+// gone is a frame that was held and goes on by output out.
 type gone struct {
 	x   *packet.Buf
 	out uint8
 }
 
-// event takes what a frame meant to the table of connections.
+// event notes what the table of connections (conns) found out about connection i.
 func (s *desk) event(i int32, e conn.Event) {
 	r := &s.rows[i]
 	switch e {
@@ -37,7 +37,7 @@ func (s *desk) event(i int32, e conn.Event) {
 	case conn.Unpaired:
 		s.leave(i)
 	case conn.NowPaired:
-		// The app numbers requests from now on: no frame alone undoes the pairing.
+		// The app follows PSNs from now on: no single frame undoes the pairing.
 		x := s.conns.Row(conn.Slot(i))
 		s.conns.Pin(conn.Slot(i))
 		s.serve(i)
@@ -48,8 +48,8 @@ func (s *desk) event(i int32, e conn.Event) {
 	}
 }
 
-// serve has connection i, both of whose directions are known, be one to a memory
-// node, if there is a place for that.
+// serve makes connection i, of which both directions are known, one to a memory node, if there is a place for
+// the node.
 func (s *desk) serve(i int32) {
 	r := &s.rows[i]
 	if r.sid = s.meet(s.conns.Row(conn.Slot(i)).Server.Addr); r.sid != noServer {
@@ -60,7 +60,7 @@ func (s *desk) serve(i int32) {
 	}
 }
 
-// leave forgets connection i: its row in the table of connections is about to go.
+// leave forgets connection i, whose row in the table of connections is about to be removed.
 func (s *desk) leave(i int32) {
 	s.endRow(i)
 	r := &s.rows[i]
@@ -76,7 +76,7 @@ func (s *desk) leave(i int32) {
 	*r = row{sid: noServer, region: noRegion, due: r.due}
 }
 
-// endRow forgets the requests of a connection, and what is held of it.
+// endRow forgets the requests of connection i, and drops its held answers.
 func (s *desk) endRow(i int32) {
 	s.discard(s.ctx, &s.rows[i])
 	ring := s.opsOf(i)
@@ -88,7 +88,7 @@ func (s *desk) endRow(i int32) {
 	clear(ring)
 }
 
-// setOf is the set of address slots of (server, va), which the request at hand names.
+// setOf returns the set of address slots for (server, va). va is the address that the request at hand names.
 func (s *desk) setOf(sid int16, va uint64) int32 {
 	if sid == int16(s.parsed.asked) {
 		return s.parsed.set
@@ -97,8 +97,7 @@ func (s *desk) setOf(sid int16, va uint64) int32 {
 	return s.addrs.set(uint16(sid), va)
 }
 
-// disturb notes that something that may change an entry's header goes
-// untracked to (server, va).
+// disturb notes that a request that may change an entry's header goes to (server, va), and is not tracked.
 func (s *desk) disturb(c *graph.Ctx, sid int16, va uint64) {
 	s.unsteered = true
 	slot := s.lookup(sid, va)
@@ -111,8 +110,7 @@ func (s *desk) disturb(c *graph.Ctx, sid int16, va uint64) {
 	s.addrs.e[slot].info |= entryTouched
 }
 
-// untracked notes what a request may change that is forwarded without being
-// understood.
+// untracked notes which memory a request may change that the app passes without tracking it.
 func (s *desk) untracked(c *graph.Ctx, b []byte, sid int16, fl hdr.OpFlags) {
 	if sid == noServer {
 		return
@@ -130,8 +128,8 @@ func (s *desk) untracked(c *graph.Ctx, b []byte, sid int16, fl hdr.OpFlags) {
 	}
 }
 
-// foreign notes what a frame may change that is no request of a reliable
-// connection, or that may be one in part or unseen.
+// foreign notes which memory a frame may change that is no request of a reliable connection, or may contain a
+// request, or a part of one, that the app cannot see.
 func (s *desk) foreign(c *graph.Ctx, b []byte) {
 	f := &s.f
 	change := hdr.ChangeOf(b, f)
@@ -155,8 +153,9 @@ func (s *desk) foreign(c *graph.Ctx, b []byte) {
 	}
 }
 
-// hidden reports whether the server may take frame b for the next request of a connection that is followed, though it is not RoCE as it must be. Its PSN would be
-// the server's, and nobody's here: what comes next may be executed before.
+// hidden reports whether frame b is not valid RoCE, but a server may take it for the next request of a
+// followed connection (conn.Hidden). The server would then count a PSN that the app does not count, and might
+// execute the frame before the request that has this PSN here.
 func (s *desk) hidden(b []byte) bool {
 	qpn, ok := conn.Hidden(b, &s.f)
 	if !ok {
@@ -175,8 +174,8 @@ func (s *desk) hidden(b []byte) bool {
 	return false
 }
 
-// newOp is an empty record for PSN psn of row i, in place of the oldest one; nil
-// when that one is still needed.
+// newOp returns an empty record for PSN psn of row i, in place of the oldest record. It returns nil if the
+// oldest is still needed.
 func (s *desk) newOp(i int32, psn uint32) *op {
 	r := &s.rows[i]
 	o := &s.ops[int(i)*window+int((r.head+1)%window)]
@@ -184,7 +183,7 @@ func (s *desk) newOp(i int32, psn uint32) *op {
 		if hdr.PSNDiff(psn, o.psn) < unacked || hdr.PSNDiff(s.acked, o.psn) <= 0 {
 			return nil
 		}
-		s.ended(s.ctx, o) // the server has gone on: it was answered, and not here
+		s.ended(s.ctx, o) // the server answers later requests: it has answered this one, but not here
 	}
 	if o.list != 0 || o.booked != 0 || o.note != 0 {
 		s.close(o)
@@ -196,8 +195,8 @@ func (s *desk) newOp(i int32, psn uint32) *op {
 	return o
 }
 
-// enlist puts a steered CAS at the end of this worker's list of those that were repeated
-// as often.
+// enlist appends the steered CAS o, at place at, to this worker's list of the CASes that were repeated as
+// often.
 func (s *desk) enlist(o *op, at int32, now clock.Time) {
 	open := &s.open[s.worker]
 	l := &open.lists[o.repairs]

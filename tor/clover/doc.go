@@ -45,151 +45,154 @@
 //
 // # What a frame proves
 //
-// Anybody may send requests with a client's address, its server's queue pair and
-// any PSN. So a request changes what is known of its connection only if its PSN
-// is the expected one, because then the server takes it, too. A request with an older or a
-// newer PSN makes unknown what it might overwrite, and changes nothing else. Otherwise the
-// expected PSN moves only with the server's answers: the server has taken each request that it
-// has answered, and the requests that came in sequence with that one follow it. Answers count
-// only if they come from the servers' side; the app's inputs tell the sides apart.
+// Anybody may send requests with a client's address, its server's queue pair and any PSN. So a request
+// changes what is known of its connection only if its PSN is the expected one, because then the server
+// takes it, too. A request with an older or a newer PSN makes unknown what it might overwrite, and
+// changes nothing else. Otherwise the expected PSN moves only with the server's answers: the server
+// has taken each request that it has answered, and the requests that came in sequence with that one
+// follow it. Answers count only if they come from the servers' side; the app's inputs tell the sides
+// apart.
 //
-//   - An answer shows that something was executed when the server's count of messages has risen by what passed
-//     (standing), and only what passed in its turn since; not what may have been replaced by another request with
-//     its PSN (instead), or was overtaken by one that was ahead of its turn (stray). READs are steered from entries
-//     whose WRITEs were acknowledged.
-//   - A connection ends by the connection manager's word, by a NAK that ends the
-//     queue pair, or when it was quiet for idle=. When a sequence
-//     of requests is nowhere near the expected PSN, and the server has answered
-//     nothing for a second (20 s where a READ was steered, which may be repeated), it may
-//     be another connection with the same numbers: it
-//     is paired anew, if the outcome of all that was steered on it is known.
-//   - R_Keys are learnt from WRITEs that the server has acknowledged, servers from
-//     connections that are paired. Everything learnt has a fixed number of places.
-//     What was not used for idle= makes room for others; its number is free when no
-//     address names it any more.
-//   - What a frame or a tick costs does not grow with what is known or open: a
+//   - An answer proves that a request was executed only when the server's count of messages (MSN)
+//     has risen by the number of messages that passed (standing), and only for requests that passed
+//     in their turn since then. It proves nothing for a request that another request with the same
+//     PSN may have replaced (instead), or that a request ahead of its turn has overtaken (stray).
+//     READs are steered from entries whose WRITEs were acknowledged.
+//   - A connection ends by a datagram of the connection manager, by a NAK that ends the queue pair,
+//     or when it was quiet for idle=. When a sequence of requests is nowhere near the expected PSN,
+//     and the server has answered nothing for a second (20 s where a READ was steered, which may be
+//     repeated), the sequence may belong to another connection with the same numbers. Then the
+//     connection is paired anew, if the outcome of all its steered requests is known.
+//   - R_Keys are learnt from WRITEs that the server has acknowledged, servers from connections that
+//     are paired. Each table has a fixed number of places. An element that was not used for idle=
+//     makes room for others; its number is free when no address names it any more.
+//   - The work of a frame or a tick does not grow with the number of known keys or open requests: a
 //     tick does a bounded piece of each work that grows (BenchmarkSize).
 //
-// # Who stands behind whom
+// # Appends that stand behind others
 //
 // The app sends a CAS behind an entry as soon as that entry's own CAS has passed. The server may
 // execute the later CAS without the earlier one, because frames are lost, and a NIC reorders. So the
-// app numbers the steered appends of a key, and holds the answer to each until all appends
-// before it are linked (hold=). It holds the answer to a READ until the entry to which the READ was
-// sent is linked. So each entry that was acknowledged, or read, can be reached from the
-// chain's beginning. Answers behind a held one, on the same connection,
-// wait as well. Nothing waits while nothing is lost: figure 2.12 comes out within
-// 2 % of what it is without, for reads and writes at 7 to 392 threads.
+// app numbers the steered appends of a key, and holds the answer to each until all appends before it
+// are linked (hold=). It holds the answer to a READ until the entry to which the READ was sent is
+// linked. So each entry that was acknowledged, or read, can be reached from the chain's beginning.
+// Answers behind a held one, on the same connection, wait as well. While nothing is lost, nothing
+// waits: figure 2.12 comes out within 2 % of its values without holding, for reads and writes at 7 to
+// 392 threads.
 //
-//   - A steered CAS that stays unanswered is sent again from its record (repair=),
-//     if it is the next that the server expects: a client that is gone leaves no
-//     broken chain, and those behind a lost CAS do not wait for a time-out. The
-//     server answers a repeated atomic from its memory of it. It goes
-//     out with the marks of congestion (ECN, FECN, BECN) of none.
+//   - A steered CAS that stays unanswered is sent again from its record (repair=), if it is the next
+//     that the server expects. So a client that is gone leaves no broken chain, and the appends
+//     behind a lost CAS do not wait for a time-out. The server answers a repeated atomic from its
+//     memory of the first. The repeated frame carries no congestion marks (ECN, FECN, BECN).
 //   - From the second repetition of a CAS on, no other CAS is sent behind it.
-//   - A CAS is steered, and others are led behind it, only when its client cannot keep it from being executed
-//     (rank, target; not with clients=trusted). First, the server has answered all in front of it on its
-//     connection, in full: nothing there can be refused, which would end the queue pair, or be missing, for
-//     which this app has no copy; the CAS has the PSN that the server expects; and it is in the middle of no
-//     message. Second, the server has executed a CAS of this connection under this R_Key before, so that the
-//     queue pair and the region have the right to it; the tail is in the same region. Third, that one had the same
-//     destination MAC address and P_Key, so that it is for the server's NIC, and so is what is sent again.
-//     Others pass as on a wire. So does each first append of a connection, and where threads
-//     share a queue pair each append behind a request of another's that is not answered.
-//   - The client of a failed CAS gets the failure; the answers to appends behind its entry wait
+//   - A CAS is steered, and others are led behind it, only when its client cannot keep it from being
+//     executed (rank, target; not with clients=trusted). First, the server has answered all requests
+//     in front of the CAS on its connection, in full: so none of them can be refused, which would
+//     end the queue pair, and none can be missing, of which this app would have no copy; the CAS has
+//     the PSN that the server expects; and it is not in the middle of a message. Second, the server
+//     has executed a CAS of this connection under this R_Key before, so that the queue pair and the
+//     region have the right to it; the tail is in the same region. Third, that earlier CAS had the
+//     same destination MAC address and P_Key, so that this CAS reaches the server's NIC, and a
+//     repeated frame does, too. Other CASes pass unchanged. So does the first append of each
+//     connection, and, where threads share a queue pair, each append behind another thread's request
+//     without an answer.
+//   - The client of a failed CAS gets the failure. The answers to appends behind its entry wait
 //     until the client has linked the entry elsewhere.
-//   - When an entry will never be linked (its connection ended, or was quiet for idle=; or nobody
-//     links a refused entry for as long), the clients of appends behind it are never told
-//     of success: their connections end by time-out, an error that RDMA programs
-//     handle.
+//   - When an entry will never be linked (its connection ended, or was quiet for idle=; or the entry
+//     was refused, and its client did not link it for as long), the clients of appends behind it are
+//     never told of success: their connections end by time-out, an error that RDMA programs handle.
 //   - While appends of a key are open, no other tail is believed.
-//   - A place is reserved for each answer that may have to wait (hold=); a request is not
-//     steered if there is no place for its answer. Half of the places are for answers
-//     behind one that waits; answers that find no place there are asked for again.
+//   - A place is reserved for each answer that may have to wait (hold=). A request is not steered if
+//     there is no place for its answer. Half of the places are for answers behind one that waits;
+//     answers that find no place there are asked for again.
 //
 // # When this process dies
 //
-// When this process dies while a CAS is lost, those behind it get their answers
-// from the server directly, and the chain is whole when the client of the lost CAS
-// repeats it. If that client dies as well, they would stay behind a missing link: a
-// double failure that the papers leave open. So each steered CAS is on record, in
-// memory that outlives the process, from before its frame leaves until it is known to
-// be linked, or refused (journal.go). The next process takes it over before its first
-// frame, as does this one after a bypass: as if it had sent it itself, with those that
-// stand behind it in their order.
+// When this process dies while a CAS is lost, the appends behind it get their answers from the server
+// directly, and the chain is whole when the client of the lost CAS repeats it. If that client dies as
+// well, the appends would stay behind a missing link: a double failure that the papers leave open. So
+// each steered CAS is on record, in memory that outlives the process, from before its frame leaves
+// until it is known to be linked, or refused (journal.go). The next process takes the records over
+// before its first frame, and this process does the same after a bypass: as if it had sent these CASes
+// itself, in the order in which they stand behind each other.
 //
-//   - First the server is asked whether the connection is still that of the record,
-//     and where it is: by an empty WRITE so old that it is a repetition, which the
-//     server just acknowledges, to the queue pair that it takes for its client, and
-//     with the newest PSN. A CAS is sent when it is the next that the server expects,
-//     or one that it has executed, and has in memory. Where nobody answers, or with
-//     other numbers, nothing is sent.
-//   - Its client may be alive. Its own repetition is led the same way, is the same
-//     request, and is answered in the terms of what it asked.
-//   - Where the server is past it, others do not wait for it: it has been executed. If the server
-//     does not remember its answer, its client has had that and went on.
-//   - What is more than a minute old is not taken over: a queue pair may be another's.
-//   - While nobody is there, nobody else links an entry where an unanswered CAS was sent.
-//     The words are guarded (port.Filter.Guarded): the kernel's program drops atomics to
-//     them, and they are repeated until the next process is there. Only what links the
-//     same entry crosses: the client's own repetition, or what it tries next. Everything
-//     else crosses, too. The guard ends when a record would not be taken over any more, a
-//     minute after a worker was there, so that a process that is gone for good is in
-//     nobody's way. WRITEs to such a word cross: Clover's clients link by CAS alone.
-//     With mode=off nothing is guarded, nor sent again.
-//   - Nor does a process that is there let anybody to such a word until the CAS was
-//     answered, or sent again some times (0.6 s with the default repair=): who came first
-//     would have it refused. The guard of a next process is what it took over.
-//   - After a refused R_Key (the server was started again) nothing is sent again: the
-//     refusal ends the queue pair, as it would have for the client.
+//   - First the app asks the server whether the connection is still that of the record, and which
+//     PSN it expects. The question is an empty WRITE with a PSN so old that the server takes it for
+//     a duplicate. The server only acknowledges it, to the queue pair that it takes for its client,
+//     with its newest PSN. A CAS is sent if it is the next that the server expects, or one that the
+//     server has executed and remembers. If there is no answer, or one with other numbers, nothing
+//     is sent.
+//   - The client may be alive. Its own repetition is led the same way, is the same request, and is
+//     answered in the terms of what the client asked.
+//   - If the server is past the CAS, it has executed it, and no append waits for it. If the server
+//     does not remember its answer, the client has had the answer and went on.
+//   - A record that is more than a minute old is not taken over, because another connection may have
+//     the queue pair.
+//   - While no process runs, no other client may link an entry at the word to which an unanswered
+//     CAS was sent. These words are guarded (port.Filter.Guarded): the kernel's program drops
+//     atomics to them, and clients repeat these until the next process runs. Only an atomic that
+//     links the same entry crosses: the client's own repetition, or its next try. Everything else
+//     crosses, too; also WRITEs to such a word, because Clover's clients link by CAS alone. The
+//     guard ends when a record would not be taken over any more, a minute after the last worker ran,
+//     so that a process that is gone for good hinders nobody. With mode=off nothing is guarded, and
+//     nothing is sent again.
+//   - While a process runs, it keeps other clients' atomics from such a word, too, until the CAS was
+//     answered, or sent again some times (0.6 s with the default repair=): an atomic that came first
+//     would make the server refuse the CAS. The next process guards the words of the records that it
+//     took over.
+//   - After a refused R_Key (the server was started again) nothing is sent again: the refusal ends
+//     the queue pair, as it would have ended it for the client.
 //
-// Without memory that outlives the process, on ports that have no guard and let frames
-// cross, or with a request in front of the CAS on the same connection that is lost, too,
-// and was no steered CAS, the double failure stays. With ahead=0 it cannot be: requests go
-// only to entries that are known to be linked, and pass otherwise. That costs what steering gains where many write few
-// keys: in figure 2.12 (half writes, 1,024 keys) nothing at 14 threads, a third
-// at 28, nine tenths at 280.
+// The double failure stays possible without memory that outlives the process; on ports that have no
+// guard and let frames cross; and if a request in front of the CAS on the same connection, which was
+// no steered CAS, is lost, too. With ahead=0 it cannot happen: requests go only to entries that are
+// known to be linked, and pass unchanged otherwise. This costs the gain of steering where many clients
+// write few keys: in figure 2.12 (half writes, 1,024 keys) nothing at 14 threads, a third at 28, nine
+// tenths at 280.
 //
-// What a crash can still cost: when this process dies, and the answer to a READ
-// that it steered is lost with it, the READ is repeated to the address that the
-// client asked for. A server that compares repeated READs with the original, as
-// Linux rxe does, ignores it until the client gives its connection up. With
-// recycled=adjust, an answer that comes while nobody is there is not turned back.
+// A crash can still cost this: when this process dies, and the answer to a READ that it steered is
+// lost with it, the client repeats the READ to the address that it asked for. A server that compares
+// repeated READs with the original, as Linux rxe does, ignores the repeated READ until the client
+// gives up the connection. With recycled=adjust, an answer that comes while no process runs is not
+// turned back.
 //
 // # Parts
 //
-// Workers share one state: turns say who may change it; traffic is connections and the requests on them;
-// memory is what is known, with nodes, handles and hotKeys; chains are what is open, with answers that are
-// held and the journal. chains and answers ask memory; memory only has them wake readers.
+// Workers share one state. Its turns say which worker may change what; traffic holds the connections
+// and the requests on them; memory holds what is known, with nodes, handles and hotKeys; chains holds
+// the open appends, with the held answers and the journal. chains and answers call memory; memory only
+// makes them wake readers.
 //
-// Steer, one a worker, takes a batch through the turns. lookout finds out what a frame is. requests, responses,
-// repairs and legacy do what it leads to: they see all that lies on their worker's desk, and
-// own nothing. Steer calls all of them, responses legacy, legacy repairs, and nobody the other way.
+// Steer, one for each worker, takes a batch through the turns. lookout finds out what sort of frame
+// each one is. requests, responses, repairs and legacy do the work that frames, ticks and records
+// cause: they see all that lies on their worker's desk, and have no state of their own. Steer calls
+// all of them, responses calls legacy, and legacy calls repairs; there are no calls in the other
+// direction.
 //
 // # Memory
 //
-// 64 bytes a key (state, index, and the lists of those that are free or given up),
-// 16 bytes a remembered address, and the frames that are held, fixed at start; see
-// Report for exact figures, a connection among them. 344,128 bytes outlive the
-// process, whatever the arguments: 2,048 records; and 128 KiB in the kernel, the guard.
-// While all are in use, CASes pass.
+// All memory is allocated at the start: 64 bytes for each key (state, index, and the lists of free and
+// given-up keys), 16 bytes for each remembered address, and the held frames; Report has exact figures,
+// also for a connection. The memory that outlives the process takes 344,128 bytes, whatever the
+// arguments: 2,048 records. The guard takes 128 KiB in the kernel. While all records are in use, CASes
+// pass unchanged.
 //
 // # Threads
 //
-// Requests of all workers meet in one state. A worker checks a batch and does what its
-// frames do to their connections in a turn at connections that is its own. Then it has the
-// turn at keys, which is one worker's at a time. After it, it brings checksums up to date and
-// sends. These are two atomic exchanges a batch, one of them in a line of the processor's
-// cache that other workers seldom touch; none with one worker.
+// Requests of all workers meet in one state. A worker checks a batch, and does what the frames do to
+// their connections in a turn at connections of its own. Then it takes the turn at keys, which one
+// worker has at a time. After this turn it brings checksums up to date and sends. This costs two
+// atomic exchanges for each batch, one of them in a cache line that other workers seldom touch; with
+// one worker there are none.
 //
-// A connection belongs to the worker that met it last. A worker that meets another one's takes
-// the turns at connections of all, for the rest of that batch and for some batches more. What
-// opens, pairs or ends a connection takes all turns, for the rest of its batch.
+// A connection belongs to the worker that met it last. A worker that meets another one's connection
+// takes the turns at connections of all workers, for the rest of that batch and for some batches more.
+// A frame that opens, pairs or ends a connection takes all turns, for the rest of its batch.
 //
-// Any worker may receive any frame. The two directions of a connection should reach
-// the same worker, as symmetric hashing of addresses makes them do.
+// Any worker may receive any frame. The two directions of a connection should reach the same worker,
+// as symmetric hashing of addresses makes them do.
 //
 // The keys are not divided among workers, because two workers with separate states, which share
-// nothing, gain hardly more (docs/PERFORMANCE.md). A tail cannot be one shared word for each
-// key, because a tail, its version and its region change together.
+// nothing, gain hardly more (docs/PERFORMANCE.md). A tail cannot be one shared word for each key,
+// because a tail, its version and its region change together.
 package clover

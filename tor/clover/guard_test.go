@@ -12,7 +12,7 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
-// as has somebody else send, or be answered: from another address.
+// as does do with another client address: requests come from there, and answers go there.
 func (r *rig) as(client string, do func()) {
 	was := r.client
 	r.client = netip.MustParseAddr(client)
@@ -20,8 +20,8 @@ func (r *rig) as(client string, do func()) {
 	r.client = was
 }
 
-// unharmed finishes what row3 began: the answer of 3 waits for that of 2, whose
-// retransmission takes the road of the original, and then both are told.
+// unharmed finishes what row3 began: the answer of 3 waits for that of 2, whose retransmission takes the way
+// of the original, and then both clients get their answers.
 func (r *rig) unharmed() {
 	r.t.Helper()
 	r.expect(r.linked(0x30, 109), "3 is linked behind 2, which is not")
@@ -36,8 +36,7 @@ func (r *rig) unharmed() {
 	r.expect(r.linked(0x20, 111), "4 is linked", [2]uint32{0x20, 111})
 }
 
-// Frames alone end, renumber and confirm nothing: whoever sends them, from
-// whichever address, and with whatever PSN.
+// Frames alone end, renumber and confirm nothing, whatever their sender, address and PSN are.
 func TestSpoofed(t *testing.T) {
 	many := uint32(3 * maxAhead)
 	for name, spoof := range map[string]func(r *rig){
@@ -145,8 +144,8 @@ func aeth(psn uint32) []byte {
 	return h
 }
 
-// A client that began anew, with the same addresses and numbers, is met anew
-// when the server answers nothing on what was known, and nobody depends on it.
+// A client began anew, with the same addresses and numbers. The box follows it anew when the server answers
+// nothing on the old requests, and no other client depends on them.
 func TestReborn(t *testing.T) {
 	r := row3(t, graph.Args{})
 	r.linked(0x20, 109)
@@ -341,7 +340,7 @@ func TestUDPChecksum(t *testing.T) {
 	r.wrote(0x20, 110, 0x9004)
 	cas := summed(frameOf{src: r.client, dst: r.server, sport: 0xC020, op: hdr.CompareSwap, qpn: 0x20, psn: 111,
 		ext: atomicETH(old, r.rkey, r.swap(0x9004, 1, 3), uint64(wire.Fresh(3)))})
-	cas[5]++ // to another MAC address than before: what is sent again begins as this one does
+	cas[5]++ // to another MAC address than before: the frame that the box sends again begins as this one does
 	out = only(t, r.Push("a", cas).Out["b"])
 	if got := sum(out); got != 0 {
 		t.Errorf("a CAS left with checksum %#x", got)

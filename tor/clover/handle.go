@@ -11,7 +11,7 @@ import (
 // appends that pass are looked up by them.
 type handles struct {
 	bases    []base
-	baseUses uint32 // clock of base.seen
+	baseUses uint32 // counter for base.seen
 }
 
 // base says that the entry with handle LH of a slab class lies at va + LH*size. n counts the
@@ -20,7 +20,7 @@ type base struct {
 	va     uint64
 	size   uint32
 	n      uint32
-	seen   uint32 // when it last was said, by handles.baseUses
+	seen   uint32 // value of handles.baseUses when the base was last taught
 	region uint16
 }
 
@@ -94,7 +94,7 @@ func (s *handles) taught(x base) uint32 {
 // those in r.writes that were written before the CAS.
 func (s *handles) learn(r *row, rec *op) {
 	swap := wire.Pointer(rec.swap)
-	one, most, next := -1, uint32(0), uint32(0) // which says the base that is said most, and how often that and the next one are
+	one, most, next := -1, uint32(0), uint32(0) // index in r.writes of the entry whose base was taught most often, how often that was, and how often the next one was
 	for i := range r.writes[:r.nw] {
 		w := &r.writes[i]
 		if w.version != swap.NextVersion() || w.region == noRegion || hdr.PSNDiff(rec.psn, w.end) <= 0 {

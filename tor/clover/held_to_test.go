@@ -14,7 +14,8 @@ import (
 
 const theTail = 0x900000 // of key 5, in a rig of steered
 
-// TestTouched: each frame that may change the tail's header, whoever sends it and however, has it unknown.
+// TestTouched: each frame that may change the tail's header makes it unknown, whatever its sender and its
+// kind.
 func TestTouched(t *testing.T) {
 	write := func(r *rig) []byte { return reth(theTail, r.rkey, 8) }
 	masked := func(r *rig) []byte {
@@ -181,7 +182,7 @@ func TestAnswerAgain(t *testing.T) {
 	}
 }
 
-// TestRefusalOfLater: what the server asks for again says nothing of what it took before.
+// A sequence NAK of a later request says nothing about the earlier ones that the server took.
 func TestRefusalOfLater(t *testing.T) {
 	r := steered(t, graph.Args{})
 	r.staleCAS(1)
@@ -192,8 +193,8 @@ func TestRefusalOfLater(t *testing.T) {
 	}
 }
 
-// TestEndOfTheLast: when the connection of the newest append ends, and nobody knows what became of it, nobody is
-// sent behind it.
+// TestEndOfTheLast: when the connection of the newest append ends, and the outcome of that append is not
+// known, no CAS is sent behind it.
 func TestEndOfTheLast(t *testing.T) {
 	r := steered(t, graph.Args{})
 	r.staleCAS(1)

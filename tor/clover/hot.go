@@ -40,9 +40,9 @@ func (s *sketch) halve() {
 type hotKeys struct {
 	sketch   sketch
 	cand     [candidates]candidate
-	coldest  [candidates]int32 // keys of the round that goes on, the coldest first
-	hand     int               // where the round is
-	promised int               // free slots of keys, now or soon, that are candidates'
+	coldest  [candidates]int32 // keys of the present round, the coldest first
+	hand     int               // next key of the round
+	promised int               // slots of keys that are free now or soon, and are kept for candidates
 	rehot    clock.Time
 }
 
@@ -156,7 +156,7 @@ func (s *hotKeys) replace(m *memory, c *graph.Ctx) (evicted int) {
 				break
 			}
 		}
-		x.uses >>= 1 // it has a place at the end of a later round
+		x.uses >>= 1 // it gets a place at the end of a later round
 	}
 	s.promised = min(s.promised, waiting)
 	s.sketch.halve()

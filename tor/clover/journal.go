@@ -14,10 +14,10 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// What outlives the process: each steered CAS from before its frame leaves until it
-// is known to be linked, or refused. The next process sends it again.
+// The journal outlives the process. It has a record of each steered CAS, from before the CAS leaves until it
+// is known to be linked or refused. The next process sends these CASes again.
 //
-// All numbers are little-endian, but those of the front.
+// All numbers are little-endian, except those in the front.
 //
 //	 0 magic | 8 length of a record (4) | 12 how many there are (4) | 16 the clock's epoch (24), zeros where it is not known
 //	64 records: 0 check; 0: free | 8 time | 16 key | 24 VA of the client | 32 VA it
@@ -27,9 +27,8 @@ import (
 //	   80 the front: a frame up to the end of its BTH; the rest does not matter
 //	   In the highest bytes of PSN, newest PSN and QPN: the MSN of the server's newest answer, the lowest byte first
 //
-// The check depends on all else of the record, and on its place. So a record that
-// was not written to its end, or not erased, is none, whatever the order of the
-// stores.
+// The check depends on all other bytes of the record, and on its place. So a record that was not completely
+// written, or not completely erased, is not valid, in whatever order its bytes were stored.
 const (
 	journalMagic = 0x31727473_72766C63 // "clvrstr1"
 	journalHead  = 64
@@ -39,49 +38,48 @@ const (
 	maxNotes     = 2048
 	journalLen   = journalHead + maxNotes*noteLen
 	journalShape = maxNotes<<32 | noteLen
-	// keepNotes is how old a record may be that is taken over: the longest that a
-	// client repeats its requests, generously. Later its queue pair may be another's.
+	// keepNotes is how old a record may be to be taken over: longer than clients repeat their requests. Later
+	// another client may have the queue pair.
 	keepNotes = port.GuardFor
-	// awaitRepairs is how often a CAS is sent again while others' atomics to its word wait
-	// for it. Then its queue pair may be gone.
+	// awaitRepairs is how many times a CAS is sent again while other clients' atomics to its word wait for
+	// it. After that its queue pair may be gone.
 	awaitRepairs = 4
 )
 
-// journal is the records, in memory that outlives the process.
+// journal has the records, in memory that outlives the process.
 type journal struct {
-	b     []byte      // nil: nothing outlives it
+	b     []byte      // nil: no memory outlives the process
 	epoch clock.Epoch // of this process's clock
-	free  []freeNotes // by worker
-	// Where the recorded CASes go, other atomics wait while no process is there: in each
-	// of the guards. kept is what a record has there.
+	free  []freeNotes // free records, by worker
+	// While no process runs, other atomics to the words that recorded CASes go to must wait. So each of the
+	// guards has these words. kept has, for each record, its word in the guards.
 	guards []*port.Guard
 	kept   []guarded
-	hand   int32 // where expire is
-	// overdue has what guards have of CASes that were sent again so often that others'
-	// atomics do not wait for them in this process.
+	hand   int32 // the next record that expire looks at
+	// overdue has the guarded words of CASes that were sent again so often that, while this process runs,
+	// other clients' atomics do not wait for them any more.
 	overdue *port.Guard
-	// Of what was left: how many were taken over, and how many were not, and why
-	// the last of these.
+	// The numbers of records of an earlier process that were taken over, and that were not, and why the last
+	// of these was not.
 	inherited, disowned int
 	why                 string
 }
 
-// freeNotes are records of a worker that are free; the one that was used last is the
-// next. Each worker has its own, as long as it has, so that workers do not write into the
-// same lines of memory.
+// freeNotes has the free records of one worker; the one that was used last is taken first. Each worker takes
+// its own while there are any, so that workers do not write to the same cache lines.
 type freeNotes struct {
 	list []int32
 	_    [line - 24]byte
 }
 
-// guarded is what guards a word.
+// guarded is a word with its place in the guards.
 type guarded struct {
 	word  port.Word
 	place uint64
 }
 
-// remember gets the memory that outlives the process. What it holds is looked at
-// later: an app that this one takes the place of may still be writing there.
+// remember gets the memory that outlives the process. Its contents are taken over later (inherit), because
+// the app whose place this one takes may still write there.
 func (j *journal) remember(env graph.Env) (err error) {
 	if env.Memory != nil && j.b == nil {
 		j.b, err = env.Memory(journalLen)
@@ -94,13 +92,13 @@ func (j *journal) remember(env graph.Env) (err error) {
 	return err
 }
 
-// full reports whether a worker can note no CAS more that goes to a word.
+// full reports whether a worker cannot record another CAS to word w.
 func (j *journal) full(worker int, w port.Word) bool {
 	return j.b != nil && (len(j.from(worker).list) == 0 || !j.guards[0].Room(w))
 }
 
-// from is where a worker takes a record: from its own, or, when it has none, from
-// another's.
+// from returns the free records of which a worker takes the next: its own, or, if it has none, another
+// worker's.
 func (j *journal) from(worker int) *freeNotes {
 	own := &j.free[worker]
 	if len(own.list) != 0 {
@@ -114,13 +112,13 @@ func (j *journal) from(worker int) *freeNotes {
 	return own
 }
 
-// put has record i be free. It is always the same worker's.
+// put makes record i free. A record always returns to the same worker.
 func (j *journal) put(i int32) {
 	f := &j.free[int(i)*len(j.free)/maxNotes]
 	f.list = append(f.list, i)
 }
 
-// left is how many records are free.
+// left returns the number of free records.
 func (j *journal) left() (n int) {
 	for w := range j.free {
 		n += len(j.free[w].list)
@@ -128,7 +126,8 @@ func (j *journal) left() (n int) {
 	return n
 }
 
-// keep has record i guard the word where its CAS goes, which links what swap says.
+// keep makes record i guard word w, to which its CAS goes. swap, the CAS's swap operand, is what may be
+// linked there.
 func (j *journal) keep(i int32, w port.Word, swap uint64, in ...*port.Guard) {
 	k := guarded{w, w.Place(swap)}
 	j.kept[i] = k
@@ -141,8 +140,8 @@ func (j *journal) record(i int32) *[noteLen]byte {
 	return (*[noteLen]byte)(j.b[journalHead+int(i)*noteLen:])
 }
 
-// sum is the check of what is in record i. Each word counts by another odd factor:
-// no change of a single one leaves it as it is.
+// sum returns the check of record i, with contents p. Each word has another odd factor, so that a change of
+// one word changes c. The lowest bit is set, because 0 means that the record is free.
 func sum(p *[noteLen]byte, i int32) uint64 {
 	const (
 		step, all = 0x9E3779B97F4A7C14, 1<<64 - 1
@@ -163,8 +162,8 @@ func sum(p *[noteLen]byte, i int32) uint64 {
 	return c | 1
 }
 
-// note writes the record of a CAS that is steered over connection ri, whose front r
-// has just kept.
+// note writes the record of rec, a CAS that is steered over connection ri. The row of ri has just stored the
+// front.
 func (s *desk) note(rec *op, ri int32) {
 	j := &s.journal
 	if j.b == nil {
@@ -197,8 +196,7 @@ func (s *desk) note(rec *op, ri int32) {
 	le.PutUint64(p[:], sum(p, i))
 }
 
-// erase takes a CAS off the record: it is linked, or refused, or nothing will be
-// known of it.
+// erase takes CAS o off the record: it is linked or refused, or its outcome cannot be known any more.
 func (j *journal) erase(o *op) {
 	if o.note == 0 {
 		return
@@ -209,8 +207,8 @@ func (j *journal) erase(o *op) {
 	o.note = 0
 }
 
-// unguard: where a CAS goes is free for all. The server has answered it, so that
-// something is linked there, or nothing will be known of it.
+// unguard lets other atomics go to the word of CAS o: the server has answered o, so that an entry is linked
+// there, or the outcome cannot be known any more.
 func (j *journal) unguard(o *op) {
 	if o.note == 0 {
 		return
@@ -228,7 +226,8 @@ func (j *journal) unguard(o *op) {
 	k.place = 0
 }
 
-// awaited: o was sent again. After some times others' atomics do not wait for it any more.
+// awaited notes that o was sent again. After awaitRepairs repetitions other clients' atomics do not wait for
+// o any more.
 func (j *journal) awaited(o *op) {
 	if o.repairs == awaitRepairs+1 && o.note != 0 {
 		if k := &j.kept[o.note-1]; k.place != 0 {
@@ -237,7 +236,7 @@ func (j *journal) awaited(o *op) {
 	}
 }
 
-// expire has what is too old to be taken over be guarded no more, some records at a time.
+// expire ends the guard of records that are too old to be taken over. Each call looks at some of the records.
 func (j *journal) expire(now clock.Time) {
 	for range min(len(j.kept), maxNotes/32) {
 		i := j.hand
@@ -252,9 +251,9 @@ func (j *journal) expire(now clock.Time) {
 	}
 }
 
-// waits reports whether an unsteered frame does not go on: an atomic that goes where its client sent
-// it, while a CAS on record is on its way there. If it came first, that CAS would be
-// refused, and others may stand behind what it links. Its client asks again.
+// waits drops frame x, and returns true, if it is an atomic to the address that its client chose while a
+// recorded CAS is under way to this address. If the atomic came first, the server would refuse that CAS,
+// behind whose entry other entries may stand. The client repeats the atomic.
 func (s *desk) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	if len(s.journal.guards) == 0 || s.cfg.repair == 0 {
 		return false
@@ -267,19 +266,19 @@ func (s *desk) waits(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	return true
 }
 
-// enough answers with an MSN of before are not all late ones.
+// enough is the number of answers with an MSN below the known one from which on not all can be late answers.
 const enough = 3
 
-// legacy takes over what is on record. Steer calls it before the first frame, and when all was forgotten;
-// responses, when the server of such a connection answers.
+// legacy takes over the records. Steer calls it before the first frame, and when all was forgotten; responses
+// calls it when the server of an inherited connection answers.
 type legacy struct{ *desk }
 
-// heir is a CAS that is on record, and that may be lost.
+// heir is a recorded CAS that may be lost.
 type heir struct {
-	note                          int32 // its record
+	note                          int32 // number of its record
 	at                            clock.Time
 	key, va, newVA, swap, entry   uint64
-	psn, n, rkey, acked, from, to uint32 // from, to: the client's queue pair, and the server's
+	psn, n, rkey, acked, from, to uint32 // from, to: QPN of the client and of the server
 	msn                           uint32 // of the server's newest answer
 	cliVer, newVer                uint8
 	start                         []byte
@@ -289,7 +288,7 @@ type heir struct {
 	row                           int32
 }
 
-// read reads record i, and reports whether it is one.
+// read reads record i into h, and reports whether the record is valid.
 func (j *journal) read(i int32, h *heir) bool {
 	le := binary.LittleEndian
 	p := j.record(i)
@@ -306,7 +305,7 @@ func (j *journal) read(i int32, h *heir) bool {
 		return false
 	}
 	h.start = p[noteFront : noteFront+n]
-	// It must be the front of a CAS.
+	// The front must be that of a CAS.
 	b := append(slices.Clone(h.start), make([]byte, hdr.AtomicETHLen+hdr.ICRCLen)...)
 	f := &h.startF
 	if hdr.Parse(b, f) != hdr.IsRoCE || f.Op != hdr.CompareSwap || int(f.BTH)+hdr.BTHLen != n || !h.ends.Of(b, f) {
@@ -316,15 +315,15 @@ func (j *journal) read(i int32, h *heir) bool {
 	return true
 }
 
-// compare orders heirs by server, and there by what is given.
+// compare orders heirs by server, then by the results by and then.
 func (h *heir) compare(o *heir, by, then int) int {
 	a, b := h.ends.Dst.As16(), o.ends.Dst.As16()
 	return cmp.Or(bytes.Compare(a[:], b[:]), by, then)
 }
 
-// inherit takes over what is on record: what a process before this one left, or,
-// when all is forgotten, what this one did. Such a CAS may be lost, and its client
-// gone, while others stand behind it: it is sent again as if this process had sent it.
+// inherit takes over what is on record: from an earlier process, or, when all was forgotten, from this one. A
+// recorded CAS may be lost, and its client gone, while other entries stand behind its entry. So it is sent
+// again as if this process had sent it.
 func (s legacy) inherit(c *graph.Ctx) {
 	j := &s.journal
 	if j.b == nil {
@@ -345,7 +344,7 @@ func (s legacy) inherit(c *graph.Ctx) {
 	}
 	clear(j.kept)
 	j.overdue.Replace(port.NewGuard(nil))
-	heirs := make([]heir, 0, 64) // at a start or a bypass, not on the packet path
+	heirs := make([]heir, 0, 64) // at a start or after a bypass, not on the packet path
 	for i := int32(maxNotes - 1); i >= 0; i-- {
 		var h heir
 		switch {
@@ -357,7 +356,7 @@ func (s legacy) inherit(c *graph.Ctx) {
 		}
 		j.drop(i)
 	}
-	// On each connection by PSN, as its records are; then each key's by their numbers.
+	// First by connection and PSN, in the order of a connection's records; then by key and number.
 	slices.SortStableFunc(heirs, func(a, b heir) int {
 		return a.compare(&b, cmp.Compare(a.to, b.to), int(hdr.PSNDiff(a.psn, b.psn)))
 	})
@@ -388,7 +387,7 @@ func (s legacy) inherit(c *graph.Ctx) {
 	}
 }
 
-// translate has the records' times be those of this process's clock.
+// translate converts the records' times to this process's clock.
 func (j *journal) translate() {
 	le := binary.LittleEndian
 	if behind := j.epoch.Since(clock.EpochIn(j.b[journalEpoch:])); behind != 0 {
@@ -402,21 +401,21 @@ func (j *journal) translate() {
 	j.epoch.Put(j.b[journalEpoch:])
 }
 
-// disowned counts a record that is not taken over.
+// disowned counts a record that is not taken over, for reason why.
 func (s legacy) disowned(why string) {
 	s.journal.disowned++
 	s.journal.why = why
 	s.ctx.Count(ctrDisowned, 1)
 }
 
-// drop empties record i.
+// drop erases record i.
 func (j *journal) drop(i int32) {
 	binary.LittleEndian.PutUint64(j.record(i)[:], 0)
 	j.put(i)
 }
 
-// adopt has h be a request of its connection, which is one of the table; or says
-// why not.
+// adopt makes h a request of its connection, and adds the connection to the table. It returns why this is not
+// possible, or "".
 func (s legacy) adopt(h *heir) (why string) {
 	now := s.ctx.Now()
 	if age := now.Sub(h.at); age > keepNotes || age < -keepNotes {
@@ -475,9 +474,8 @@ func (s legacy) adopt(h *heir) (why string) {
 	return ""
 }
 
-// succeed has h be the newest append of its key, to be sent at once. Its record keeps
-// the number of before: until all that were inherited are over, no other append of the
-// key is steered.
+// succeed makes h the newest append of its key, to be sent at once. The record keeps the earlier number. That
+// is safe, because no other append of the key is steered until all inherited ones are over.
 func (s legacy) succeed(h *heir) {
 	o := h.op
 	k := &s.keys.s[o.key]
@@ -489,14 +487,16 @@ func (s legacy) succeed(h *heir) {
 	s.enlist(o, s.placeOf(h.row, o), s.ctx.Now().Add(-s.cfg.repair))
 }
 
-// met takes the server's first acknowledgement to connection i of inherited CASes, or that was in question, after it was asked where it is: up to psn, with MSN msn. They are
-// sent if it is where they were. A server's count of messages never falls but for another connection's.
+// met handles the server's first acknowledgement, up to psn and with MSN msn, on connection i after
+// repairs.ask asked where the server is. Connection i has inherited CASes, or its two ends were in question.
+// If the server is where the CASes were, they are sent again. If its MSN has fallen, or its PSN does not fit,
+// the server's end belongs to another connection, and connection i is forgotten.
 func (s legacy) met(c *graph.Ctx, i int32, psn, msn uint32) {
 	r := &s.rows[i]
 	ring := s.opsOf(i)
 	if int32((msn-r.msn)<<8) < 0 {
 		if r.count == counted && r.behind < enough {
-			return // it may be a late one: it is asked again
+			return // the answer may be a late one: the server is asked again
 		}
 		s.conns.Remove(conn.Slot(i))
 		return
@@ -508,11 +508,11 @@ func (s legacy) met(c *graph.Ctx, i int32, psn, msn uint32) {
 			continue
 		}
 		if d := hdr.PSNDiff(psn, o.psn); d < -lookback || d > lookback || d < -1 && msn != r.msn && hdr.PSNDiff(r.acked, o.psn) == -1 {
-			s.conns.Remove(conn.Slot(i)) // another connection with its numbers
+			s.conns.Remove(conn.Slot(i)) // another connection has the same numbers
 			return
 		} else if d >= 0 {
 			o.past = d > 0
-			s.journal.unguard(o) // it has been executed: there is something, or it was refused
+			s.journal.unguard(o) // it was executed: its entry is linked, or it was refused
 		}
 		repairs{s.desk}.resend(c, i, o)
 	}

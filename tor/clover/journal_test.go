@@ -105,8 +105,8 @@ func (x *crashed) ack(qpn, psn uint32) graphtest.Result {
 	return x.from(qpn, psn, hdr.Acknowledge, hdr.SynACK, 0, nil)
 }
 
-// What was under way when a process was killed is sent again by the next one, as
-// soon as the server says that it waits for it; and answers wait as ever.
+// CASes that were under way when a process was killed are sent again by the next one, as soon as the server
+// says that it waits for them. Answers are held as always.
 func TestInherit(t *testing.T) {
 	for name, c := range map[string]struct {
 		args graph.Args
@@ -142,8 +142,8 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// Who goes on while nobody is there has had its answer: it is asked for once more,
-// and then others wait for it no longer.
+// A client that goes on while no process is there has had its answer. The box asks the server for that answer
+// once more, and then others wait for it no longer.
 func TestInheritPassed(t *testing.T) {
 	x := crash(t, graph.Args{}).next(graph.Args{}, time.Second)
 	x.Advance(time.Millisecond)
@@ -163,8 +163,9 @@ func TestInheritPassed(t *testing.T) {
 	}
 }
 
-// Who was refused while nobody is there, and goes on, has linked its entry elsewhere, or will at once: those behind it do not wait
-// until somebody sees it. Who had not gone on, or does not now, is waited for: it may have died in between.
+// A client that is refused while no process is there, and goes on, has linked its entry elsewhere, or will at
+// once: those behind it do not wait until a READ shows that. A client that had not gone on, or does not go on
+// now, is waited for: it may have died in between.
 func TestInheritRefused(t *testing.T) {
 	for _, c := range []struct {
 		at          uint32
@@ -350,7 +351,7 @@ func TestInheritFlush(t *testing.T) {
 	}
 }
 
-// An answer to what was inherited comes in the terms of its client's request.
+// The answer to an inherited request has the version that its client's request had.
 func TestInheritAdjust(t *testing.T) {
 	args := func() graph.Args { return graph.Args{"recycled": "adjust"} }
 	x := crash(t, args())
@@ -372,7 +373,8 @@ func TestInheritAdjust(t *testing.T) {
 	}
 }
 
-// When the process ends, nobody more is sent behind others, and what is guarded becomes free with the answers.
+// When the process ends, no further CAS is sent behind others, and guarded words become free with the
+// answers.
 func TestEnd(t *testing.T) {
 	x := crash(t, graph.Args{})
 	x.App().(*Steer).End()
@@ -387,7 +389,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// When nothing more can be on record, nobody more is sent behind others.
+// When there is no free record, no further CAS is sent behind others.
 func TestJournalFull(t *testing.T) {
 	x := crash(t, graph.Args{})
 	s := x.App().(*Steer)
@@ -531,7 +533,7 @@ func BenchmarkNote(b *testing.B) {
 	}
 }
 
-// What is refused, or whose connection ends, is off the record.
+// A CAS that is refused, or whose connection ends, is off the record.
 func TestErased(t *testing.T) {
 	for name, end := range map[string]func(x *crashed){
 		"refused": func(x *crashed) { x.refused(0x20, 109) },
@@ -582,8 +584,8 @@ func TestInheritWaits(t *testing.T) {
 	x.expect(x.linked(0x20, 109), "2 is linked", [2]uint32{0x20, 109}, [2]uint32{0x30, 109})
 }
 
-// Several of one connection are in the order of their PSNs, those of a key in the
-// order in which they stand behind each other, whatever their places in the record.
+// Records of one connection are in the order of their PSNs, and those of one key in the order of their
+// entries, whatever their places in the record.
 func TestInheritOrder(t *testing.T) {
 	x := crash(t, graph.Args{})
 	x.write(0x20, 110, entryAt(0x9005), key, 1)
@@ -640,8 +642,8 @@ func (x *crashed) atomic(lh uint32, at uint64) bool {
 	return x.Guard.Stops(x.server, b[f.BTH:])
 }
 
-// While no process is there, nobody links an entry where an unanswered CAS was sent but
-// who sent that.
+// While no process is there, no client can link an entry where an unanswered CAS was sent, except the client
+// of that CAS.
 func TestGuard(t *testing.T) {
 	const stranger = 0x9777
 	one, two, three := entryAt(0x9001), entryAt(0x9002), entryAt(0x9003)
@@ -666,7 +668,7 @@ func TestGuard(t *testing.T) {
 	if x.notes() != 2 {
 		t.Errorf("%d are on record", x.notes())
 	}
-	// What was in the guard and is nobody's goes, also that of a process before.
+	// A guard entry that belongs to no CAS on record goes, also one of an earlier process.
 	left := func(args graph.Args, after time.Duration, change func(m []byte)) *crashed {
 		y := x.next(args, after)
 		change(y.memory)
@@ -699,8 +701,8 @@ func TestGuard(t *testing.T) {
 	check(x, "its connection is over", false, false)
 }
 
-// Nor does anybody while a CAS is on its way there, of this process or of the one before.
-// Atomics to other words do not wait, and nobody does for long.
+// Nor can another client's atomic go there while a CAS is on its way, of this process or of the one before.
+// Atomics to other words do not wait, and none waits for long.
 func TestAwaits(t *testing.T) {
 	t.Run("its own", func(t *testing.T) { awaits(t, crash(t, graph.Args{})) })
 	t.Run("taken over", func(t *testing.T) { awaits(t, crash(t, graph.Args{}).next(graph.Args{}, time.Second)) })
@@ -744,7 +746,7 @@ func awaits(t *testing.T, x *crashed) {
 	goes("who does not answer is not waited for", entryAt(0x9001), stranger, true)
 }
 
-// Where there is no place in the guard nobody is sent ahead.
+// When the guard has no free place, no CAS is sent ahead.
 func TestGuardFull(t *testing.T) {
 	x := crash(t, graph.Args{})
 	tail := entryAt(0x9003)

@@ -23,7 +23,7 @@ type memory struct {
 	nodes
 	aged       clock.Time
 	gone       leavers
-	keyHand    int // where giveUp is
+	keyHand    int // next key that giveUp looks at
 	regionHand int
 	hotKeys
 }
@@ -31,8 +31,8 @@ type memory struct {
 // nodes holds the memory nodes, their regions, and the age by which they make room. memory adds and
 // removes them.
 type nodes struct {
-	age         uint16      // counts eighths of idle=
-	given       []conn.Addr // by servers=, in no VLAN; none: all are served
+	age         uint16      // present age, in eighths of idle=
+	given       []conn.Addr // servers=, in no VLAN; empty: all addresses are served
 	freeRegions []uint16
 	byKey       index.Index // regions by server and R_Key
 	servers     [maxServers]node
@@ -43,13 +43,13 @@ type nodes struct {
 // when a connection to it is known in both directions.
 type node struct {
 	at    conn.Addr
-	match addr   // the same, for rules
-	words uint64 // and for words of its memory
+	match addr   // the same address, for rules
+	words uint64 // the same address, for port.Word
 	used  bool
 	// leaving: the node makes room for another one, after all that is known of it is removed.
 	leaving bool
 	seen    uint16 // age when the last connection to it went
-	rows    int32  // connections to it, and keys and regions of it
+	rows    int32  // number of connections to it; keys and regions: numbers of its keys and regions
 	keys    int32
 	regions int32
 	// What was learnt up to this epoch of the key table is not believed: since
@@ -136,7 +136,7 @@ func (s *memory) meet(a conn.Addr) int16 {
 		}
 	}
 	if oldest != noServer {
-		s.servers[oldest].leaving = true // its place is free soon: see giveUp
+		s.servers[oldest].leaving = true // its place will be free soon: see giveUp
 	}
 	return noServer
 }
@@ -298,7 +298,7 @@ func (s *memory) dropKey(c *graph.Ctx, k int32) {
 func (s *memory) tail(c *graph.Ctx, ki int32) *entry {
 	k := &s.keys.s[ki]
 	if s.doubted(k) {
-		s.dropKey(c, ki) // and what was asked before says nothing of what is now
+		s.dropKey(c, ki) // what was learnt before is not valid any more
 	}
 	if !k.known() {
 		return nil

@@ -22,13 +22,13 @@ type parsed struct {
 	// The following fields pass on, for a frame whose connection is followed, what the worker finds out
 	// in its turn at connections to its turn at keys.
 	row   int32
-	psns  uint32 // that a request takes; of a CAS in its turn, which takes one, the MSN of the newest answer
+	psns  uint32 // number of PSNs that a request takes; of a CAS in its turn, which takes one: MSN of the newest answer
 	acked uint32 // newest PSN that the server has answered
 	slack uint16 // PSNs that a READ may take beyond psns
 	order order
 
 	as    as
-	stays bool // it was dropped, or is held
+	stays bool // the frame was dropped, or is held
 	// unsteered: the frame may be an atomic, and goes to the address that its client chose.
 	unsteered bool
 	// The n bytes that begin at byte from were old before the app changed them; n is 0
@@ -53,27 +53,27 @@ const nobody = -1
 type order uint8
 
 const (
-	unfollowed order = iota // of no connection that is followed
-	unpaired                // of one whose other direction is not known
+	unfollowed order = iota // its connection is not followed
+	unpaired                // the other direction of its connection is not known
 	repeated
 	early // ahead of the expected PSN
 	next
-	alone  // a CAS that is the next, between two messages, and the server has answered all in front of it
-	within // a READ that is the next request, or takes up one whose packets nobody could count in its middle
-	newer  // an answer to a PSN behind all that the server had answered
+	alone  // a CAS with the expected PSN, between two messages, when the server has answered all requests in front of it
+	within // a READ with the expected PSN, or one that may continue an earlier READ whose number of PSNs was not known
+	newer  // an answer to a newer PSN than all that the server had answered
 )
 
 // as says how a frame is treated.
 type as uint8
 
 const (
-	asRequest      as = iota // a client's
-	asResponse               // a server's
-	asIs                     // it goes on
-	asOther                  // no RoCE
-	asForeign                // no frame of a reliable connection between two hosts
-	asBackRequest            // comes from the servers' side
-	asBackResponse           // comes from the clients' side
+	asRequest      as = iota // a client's request
+	asResponse               // a server's response
+	asIs                     // passes unchanged
+	asOther                  // not RoCE
+	asForeign                // not a frame of a reliable connection between two hosts
+	asBackRequest            // a request that comes from the servers' side
+	asBackResponse           // a response that comes from the clients' side
 	asBadChecksum
 	asBadICRC
 )
@@ -86,8 +86,8 @@ type lookout struct {
 	off                     bool
 	sides                   [2]as
 	looked, requests, bytes uint64
-	asked                   int8      // the server that requests are looked at for
-	home                    addrTable // where addresses are: what never changes of memory.addrs, beside whose line other workers write
+	asked                   int8      // the server whose address slots are prefetched for requests
+	home                    addrTable // memory.addrs, the part of it that never changes: a copy, because other workers write to the same cache line
 }
 
 // look finds out what it takes no state to know of a frame of the batch at hand. It is

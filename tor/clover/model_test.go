@@ -111,7 +111,7 @@ type model struct {
 	record           func(in string, frame []byte)
 	pick             func() uint64 // the next operation's key
 	firstTry, writes int
-	// strict: what is acknowledged can be reached at once, not only in the end.
+	// strict: an acknowledged entry can be reached at once, not only in the end.
 	strict bool
 	memory []byte // that outlives the app, as does the ports' guard
 	// away: there is no app. Frames cross, but for those that the guard stops.
@@ -460,7 +460,7 @@ func (m *model) toClient(b []byte) {
 	c.toCli = append(c.toCli, b)
 }
 
-// cross is what the kernel does with a frame while nobody is there.
+// cross does with a frame what the kernel does while no process is there.
 func (m *model) cross(in string, b []byte) {
 	var f hdr.Frame
 	hdr.Parse(b, &f)
@@ -474,8 +474,8 @@ func (m *model) cross(in string, b []byte) {
 	}
 }
 
-// restart replaces the app by one that knows what is on record, with what waits on
-// either side of it going on.
+// restart replaces the app by one that knows only the record. The frames that wait on either side of it go
+// on.
 func (m *model) restart(args graph.Args) {
 	guard := m.box.Guard
 	m.box = graphtest.NewKept(m.t, *Kind(), args, m.box.Clock.Now(), &m.memory)
@@ -604,7 +604,7 @@ func (m *model) run(steps int) {
 	for range steps {
 		m.step(false)
 	}
-	for n := 0; ; n++ { // let what is under way end
+	for n := 0; ; n++ { // let the operations under way end
 		busy := false
 		for _, c := range m.clients {
 			busy = busy || c.state != idle && !c.dead
@@ -675,8 +675,8 @@ func TestFirstTry(t *testing.T) {
 	}
 }
 
-// TestRestart kills the app again and again, makes it forget, or lets requests
-// pass around it: what it knew is never needed for correctness.
+// TestRestart kills the app again and again, makes it forget, or lets requests pass around it: correctness
+// never depends on the app's knowledge.
 func TestRestart(t *testing.T) {
 	steered := uint64(0)
 	for seed := range uint64(9) {
@@ -713,11 +713,10 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestDeaths has clients die in whatever they do, and the app with them or by
-// itself: no write that was acknowledged is lost. Where clients are never sent
-// behind what is not linked (ahead=0), or the app lives, each can be reached
-// from the moment on that its client is told; else when the next app is there, while
-// others go on appending to the same key until it is.
+// TestDeaths lets clients die in each state, and the app with them or alone: no acknowledged write is lost.
+// Where clients are never sent behind an entry that is not linked (ahead=0), or the app lives, each entry can
+// be reached from the time that its client gets the answer. Otherwise it can be reached when the next app is
+// there, while others go on appending to the same key until then.
 func TestDeaths(t *testing.T) {
 	seeds := uint64(30)
 	if testing.Short() {
@@ -725,7 +724,7 @@ func TestDeaths(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		clients int // that die
+		clients int // number of clients that die
 		boxes   int // deaths of the app
 		ahead   string
 		recycle string

@@ -71,9 +71,8 @@ func TestServerRestart(t *testing.T) {
 	}
 }
 
-// Clients may reach the same memory under R_Keys of their own. Those of each
-// are steered behind their own; a tail under another's is not used, and those
-// who go on under one R_Key are steered again after one append.
+// Clients may reach the same memory under different R_Keys. A client is steered only behind a tail that is
+// known under its own R_Key. When clients go on under one R_Key, they are steered again after one append.
 func TestTwoKeysOfOneMemory(t *testing.T) {
 	r := crew(t, graph.Args{})
 	r.rkey = 8
@@ -124,7 +123,7 @@ func TestReadOtherKey(t *testing.T) {
 	}
 }
 
-// A region that is given up takes what was written in it with it.
+// When a region is given up, the entries that were written in it are forgotten, too.
 func TestRegionGivenUp(t *testing.T) {
 	r := row3(t, graph.Args{})
 	r.linked(0x20, 109)
@@ -139,8 +138,7 @@ func TestRegionGivenUp(t *testing.T) {
 	}
 }
 
-// A request that was steered and refused for good empties what is known of its
-// key.
+// When the server refuses a steered request for good, the box forgets what it knows of the key.
 func TestRefusedRead(t *testing.T) {
 	r := crew(t, graph.Args{})
 	r.wrote(0x10, 108, 0x9001)

@@ -10,11 +10,12 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// requests does what a client's request leads to: it notes what is written, and steers CASes and READs.
-// Steer calls it in the worker's turn at keys.
+// requests handles clients' requests: it notes which entries are written, and steers CASes and READs. Steer
+// calls it in the worker's turn at keys.
 type requests struct{ *desk }
 
-// request handles a request packet of a reliable connection, from a client; false when it does not go on.
+// request handles a request packet of a reliable connection, from a client. It returns false if the packet
+// does not go on.
 func (s requests) request(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	s.order = unfollowed
 	if s.row = s.connection(c, x, b); s.row >= 0 {
@@ -23,8 +24,8 @@ func (s requests) request(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	return s.requested(c, x, b)
 }
 
-// requested does what a request whose order is known leads to; false when it does not go on. It is not part of its callers, so
-// that these are short.
+// requested handles a request whose order is known. It returns false if the request does not go on. It is not
+// inlined, so that its callers are short.
 //
 //go:noinline
 func (s requests) requested(c *graph.Ctx, x *packet.Buf, b []byte) bool {
@@ -54,7 +55,7 @@ func (s requests) requested(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 		}
 		s.again(c, x, b)
 	case early:
-		// The server is not going to execute it, unless a request went unseen.
+		// The server will not execute it, unless a request in between went unseen.
 		s.untracked(c, b, s.rows[p.row].sid, fl)
 		pass(c, x, reasonPSNGap)
 		s.astray(p.row, p.psn, p.psns)
@@ -69,8 +70,8 @@ func (s requests) requested(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	return true
 }
 
-// connection is the number of the connection of a request; negative when it is
-// none that is followed.
+// connection returns the number of the connection of the request at hand, or a negative number if that is not
+// followed.
 func (s requests) connection(c *graph.Ctx, x *packet.Buf, b []byte) int32 {
 	if !s.serves(s.ends.Dst) {
 		return noSlot
@@ -96,25 +97,26 @@ func (s requests) connection(c *graph.Ctx, x *packet.Buf, b []byte) int32 {
 		}
 	}
 	if i >= 0 && s.rows[i].sid == noServer && s.conns.Row(i).State != conn.HalfOpen {
-		s.serve(int32(i)) // is there a place for its server now?
+		s.serve(int32(i)) // there may be a place for its server now
 	}
 	return int32(i)
 }
 
-// followed reports whether the connection of a request has a row.
+// followed reports whether the connection of the request at hand has a row.
 func (s requests) followed(b []byte) bool {
 	i, client := s.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
 	return i != conn.NoSlot && !client
 }
 
-// leastMTU is the smallest path MTU.
+// leastMTU is the smallest path MTU in bytes.
 const leastMTU = 256
 
-// astray notes a request of connection i that is ahead of its turn, or of a
-// sequence that is not known: n PSNs from psn on. The sequence is followed when
-// the server answers it (see response). When the server answers nothing, and
-// nobody depends on what is known of the connection, it may be another one with
-// the same numbers: it is met anew. On its way it may be overtaken by those in front of it, and then be executed before what comes with its PSN in its turn: those do not count.
+// astray notes a request of connection i that is ahead of its turn, or of an unknown sequence of PSNs: n PSNs
+// from psn on. The app follows this sequence when the server answers it (row.heard). If the server answers
+// nothing, and the outcome of all steered requests of the connection is known, another connection may have
+// the same numbers: then the app forgets the connection and meets it anew. A frame that is ahead of its turn
+// may be overtaken by those before it. The server may then execute it in place of the request that passes
+// with its PSN in its turn. So that request does not count.
 func (s requests) astray(i int32, psn, n uint32) {
 	r := &s.rows[i]
 	if hdr.PSNDiff(psn, r.epsn) >= 0 || !r.begun {
@@ -151,7 +153,7 @@ func (s requests) write(c *graph.Ctx, x *packet.Buf, b []byte) {
 		s.overwrite(c, r.sid, va, size, noEntry)
 		return
 	}
-	if !s.counts() { // nobody will know whether it was executed
+	if !s.counts() { // it will not be known whether the server executed it
 		s.overwrite(c, r.sid, va, size, noEntry)
 		r.linked(va)
 		return
@@ -269,17 +271,17 @@ func (s requests) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	}
 }
 
-// counts reports whether the server executes the request at hand, if it executes one with this PSN.
+// counts reports whether the server executes the request at hand if it executes a request with this PSN.
 func (s requests) counts() bool { return s.sure || s.cfg.trusted }
 
-// marksOf is what a frame's way to the server's queue pair depends on, and a client chooses: destination MAC address
-// and P_Key. It is not 0: no P_Key in use is.
+// marksOf returns the fields, chosen by the client, on which the path of a frame to the server's queue pair
+// depends: destination MAC address and P_Key. The result is not 0, because no P_Key in use is 0.
 func marksOf(b []byte, f *hdr.Frame) uint64 {
 	return binary.BigEndian.Uint64(b)&^0xFFFF | uint64(binary.BigEndian.Uint16(b[f.BTH+2:]))
 }
 
-// ordinary reports whether frame b has headers that every switch and NIC understands: a station's source address, one 802.1Q tag at most, and no IP options or
-// extension headers.
+// ordinary reports whether frame b has headers that every switch and NIC understands: a station's source MAC
+// address, at most one 802.1Q tag, and no IP options or extension headers.
 func ordinary(b []byte, f *hdr.Frame) bool {
 	switch {
 	case !hdr.Ethernet(b).FromStation():
@@ -296,8 +298,8 @@ func ordinary(b []byte, f *hdr.Frame) bool {
 	return true
 }
 
-// target is the entry that the CAS rec is steered to, which links what w wrote;
-// nil when it goes where it was sent, and why.
+// target returns the entry to which rec is steered, a CAS that links what w wrote. If rec goes where its
+// client sent it, target returns nil and the reason.
 func (s requests) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry, graph.Reason) {
 	t := s.tail(c, w.key)
 	k := &s.keys.s[w.key]
@@ -305,8 +307,8 @@ func (s requests) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry
 	case t == nil:
 		return nil, reasonUnknownTail
 	case hdr.PSNDiff(s.acked, w.end) < 0:
-		// Linked before it is known to be written: it may be overwritten
-		// after somebody was sent behind it.
+		// Linked before it is known to be written: the entry could be overwritten after other appends were
+		// sent behind it.
 		return nil, reasonUnattributed
 	case !s.cfg.trusted && (s.order != alone || r.marks == 0 || r.marks != rec.marks || r.proven != rec.rkey || !ordinary(s.b, &s.f)):
 		return nil, reasonUnproven
@@ -319,8 +321,7 @@ func (s requests) target(c *graph.Ctx, r *row, w *pendingWrite, rec *op) (*entry
 	case s.journal.full(s.worker, s.word(r.sid, t.va)):
 		return nil, reasonJournalFull
 	case s.regions[t.region()].rkey != rec.rkey:
-		// Those who write the key now do so in another region: the tail's may
-		// be gone.
+		// Clients write the key in another region now: the tail's region may be gone.
 		s.dropKey(c, w.key)
 		return nil, reasonOtherRegion
 	case t.version() != rec.cliVer && !s.cfg.adjust:
@@ -390,8 +391,9 @@ func (s requests) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 	c.Trace(x, traceRead, uint64(psn), va, rec.newVA, k.key)
 }
 
-// readOn handles a READ request that repeats a steered one, or takes it up again in its middle; false when it is
-// none. Where the path MTU was not known when that passed, the middle looks like the next request.
+// readOn handles a READ request that repeats a steered READ, or continues one in its middle. It returns false
+// for any other READ. If the path MTU was not known when the steered READ passed, its middle looks like the
+// next request.
 func (s requests) readOn(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	rec := s.op(s.row, s.psn)
 	if rec == nil || rec.kind != opRead || !rec.steered {
@@ -408,8 +410,11 @@ func (s requests) readOn(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 	return true
 }
 
-// instead looks at a request that passes again with a PSN that the server has not answered: the first may be lost, so that this one is executed. Where it is another one
-// nobody will know what the answer is to: what passed before is on record no more. False when it must not go on: a steered CAS is sent again from its record, and others may stand behind it.
+// instead handles a request with a PSN that passed before and that the server has not answered. The earlier
+// request may be lost, so that the server executes this one. If both differ, it cannot be known to which one
+// an answer belongs: what the earlier one did is not on record any more. instead returns false if the request
+// must not go on, because the earlier one is a steered CAS, which is sent again from its record, and behind
+// which other appends may stand.
 func (s requests) instead(c *graph.Ctx, b []byte) bool {
 	r := &s.rows[s.row]
 	if rec := s.op(s.row, s.psn); rec != nil && rec.kind == opCAS && rec.live && !s.isAgain(b, rec) {
@@ -435,7 +440,7 @@ func (s requests) instead(c *graph.Ctx, b []byte) bool {
 	return true
 }
 
-// isAgain reports whether request b is the CAS rec.
+// isAgain reports whether request b is the same CAS as rec.
 func (s requests) isAgain(b []byte, rec *op) bool {
 	if s.f.Op != hdr.CompareSwap {
 		return false
@@ -444,7 +449,8 @@ func (s requests) isAgain(b []byte, rec *op) bool {
 	return rec.va == a.VA() && rec.rkey == a.RKey() && rec.swap == a.Swap() && rec.compare() == a.Compare()
 }
 
-// isWritten reports whether b, of the PSNs of WRITE w, or of those in front of it, is a packet of that: its first one, or one that nobody executes without that.
+// isWritten reports whether b, which has one of the PSNs of WRITE w, or one just before them, is a packet of
+// w: the first one, or a later one, which no server executes without the first.
 func (s requests) isWritten(b []byte, w *pendingWrite) bool {
 	p := s.f.PayloadOf(b)
 	switch {
@@ -460,8 +466,8 @@ func (s requests) isWritten(b []byte, w *pendingWrite) bool {
 		wire.Pointer(binary.LittleEndian.Uint64(p)) == wire.Fresh(w.version) && binary.LittleEndian.Uint64(p[wire.KeyAt:]) == w.name
 }
 
-// again handles a retransmission. What it asks for must be what was asked for
-// then: else it is another's, and only what it may change is noted.
+// again handles a retransmission. It must ask for the same as the original. If it does not, another client
+// sent it, and only the memory that it may change is noted.
 func (s requests) again(c *graph.Ctx, x *packet.Buf, b []byte) {
 	f, ri, psn, fl := &s.f, s.row, s.psn, s.fl
 	r := &s.rows[ri]
@@ -486,7 +492,7 @@ func (s requests) again(c *graph.Ctx, x *packet.Buf, b []byte) {
 	case fl&hdr.IsRead != 0:
 		s.readOn(c, x, b)
 	case fl&hdr.IsWrite != 0 && f.Op.Info().Ext&hdr.HasRETH != 0:
-		// What it wrote is remembered, unless the original went unseen.
+		// The written entry is remembered, unless the original went unseen.
 		reth, p := f.RETHOf(b), f.PayloadOf(b)
 		va := reth.VA()
 		s.overwrite(c, r.sid, va, reth.DMALength(), va)

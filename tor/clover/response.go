@@ -10,11 +10,11 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// responses does what a server's answer leads to: what it proves is noted, and the answer is turned back,
-// or held. Steer calls it in the worker's turn at keys.
+// responses handles servers' answers: it notes what an answer proves, and turns the answer back into the
+// terms of the request, or holds it. Steer calls it in the worker's turn at keys.
 type responses struct{ *desk }
 
-// response handles a packet of a server; false when it does not go on.
+// response handles a packet from a server. It returns false if the packet does not go on.
 func (s responses) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
 	p := s.parsed
 	at, e := s.conns.Response(c.Now(), &p.ends, b, &p.f)
@@ -37,13 +37,13 @@ func (s responses) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool 
 	if r.sid == noServer {
 		return true
 	}
-	up := p.psn // newest PSN that this answers
+	up := p.psn // newest PSN that the packet answers
 	if p.fl&hdr.IsAck != 0 {
 		if syn := p.f.AETHOf(b).Syndrome(); !syn.ACK() {
 			up = (up - 1) & hdr.PSNMask
 			if syn.NAK() && hdr.PSNDiff(p.psn, r.acked) > 0 {
 				if s.nak(c, i, p.psn, syn); syn != hdr.SynNAKSequence {
-					return true // the connection is over
+					return true // the connection has ended
 				}
 			}
 		}
@@ -59,8 +59,8 @@ func (s responses) response(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool 
 	return s.responded(c, in, x, b)
 }
 
-// responded does what a response to connection row leads to; false when it does not
-// go on. It is not part of its callers, so that these are short.
+// responded handles an answer on connection s.row. It returns false if the answer does not go on. It is not
+// inlined, so that its callers are short.
 //
 //go:noinline
 func (s responses) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool {
@@ -83,7 +83,7 @@ func (s responses) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool
 			}
 			at := s.placeOf(p.row, rec)
 			if !s.hold(c, x, waiting{row: p.row, key: rec.key, n: rec.n, op: at, psn: p.psn, out: uint8(1 - in)}) {
-				rec.live = true // to be asked for again
+				rec.live = true // the client will ask for the answer again
 				s.enlist(rec, at, c.Now())
 			}
 			return false
@@ -104,7 +104,8 @@ func (s responses) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool
 	return s.behind(c, in, x)
 }
 
-// acknowledged notes which entries the server has taken, and remembers those that were the first under their R_Keys.
+// acknowledged notes which written entries the server has acknowledged. An entry that was the first under its
+// R_Key is remembered only now.
 func (s responses) acknowledged(c *graph.Ctx, r *row) {
 	r.unread = false
 	for i := range r.writes[:r.nw] {
@@ -125,8 +126,8 @@ func (s responses) acknowledged(c *graph.Ctx, r *row) {
 	}
 }
 
-// behind holds a response that waits for nothing but those before it on its connection; true
-// when there are none, so that it goes on.
+// behind holds an answer that only waits for the answers before it on its connection. It returns true if
+// there are none, so that the answer goes on.
 func (s responses) behind(c *graph.Ctx, in int, x *packet.Buf) bool {
 	if s.rows[s.row].q.Empty() {
 		return true
@@ -135,7 +136,7 @@ func (s responses) behind(c *graph.Ctx, in int, x *packet.Buf) bool {
 	return false
 }
 
-// nak handles a NAK of psn: what was sent from there on was not executed.
+// nak handles a NAK: the server has not executed the request with PSN psn and those behind it.
 func (s responses) nak(c *graph.Ctx, i int32, psn uint32, syn hdr.Syndrome) {
 	fatal := syn != hdr.SynNAKSequence
 	ring := s.opsOf(i)
@@ -153,8 +154,8 @@ func (s responses) nak(c *graph.Ctx, i int32, psn uint32, syn hdr.Syndrome) {
 	}
 }
 
-// casAck handles the answer to a recorded CAS; false when it tells of a success
-// that its client may not know of yet.
+// casAck handles the answer to the recorded CAS rec. It returns false if the answer tells of a success that
+// the client may not know yet.
 func (s responses) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op) (known bool) {
 	h := s.f.AtomicAckETHOf(b)
 	orig := h.Original()
@@ -196,8 +197,8 @@ func (s responses) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op
 	case ok:
 		give = rec.compare()
 	case orig == rec.compare():
-		// A failure that would look like success to the client: an entry
-		// version that it did not expect makes it ask again.
+		// A failure that the client would take for success. A version that the client did not expect makes it
+		// ask again.
 		give = uint64(wire.Pointer(orig).WithVersion(wire.NoVersion))
 	}
 	if give != orig {
@@ -208,8 +209,8 @@ func (s responses) casAck(c *graph.Ctx, x *packet.Buf, b []byte, r *row, rec *op
 	return !ok || !s.void(rec) && s.succeeded(rec)
 }
 
-// confirm: an unsteered append succeeded. Its entry is the key's tail, unless
-// a CAS was sent behind it already.
+// confirm notes that rec, an append that was not steered, succeeded. Its entry is the key's tail, unless a
+// CAS was already sent behind it.
 func (s responses) confirm(c *graph.Ctx, r *row, rec *op) {
 	r.linked(rec.entry)
 	k := &s.keys.s[rec.key]
@@ -225,16 +226,16 @@ func (s responses) confirm(c *graph.Ctx, r *row, rec *op) {
 	c.Count(ctrKnown, 1)
 }
 
-// restoreRead gives the answer to a steered READ the version of the entry
-// that was asked for; believed: so is still the tail that it was sent to.
+// restoreRead gives the answer to the steered READ rec the version that the client asked for. believed says
+// that the tail to which rec was sent is still believed.
 func (s responses) restoreRead(c *graph.Ctx, x *packet.Buf, b []byte, rec *op, believed bool) {
 	p := s.f.PayloadOf(b)
 	if len(p) < 8 {
 		return
 	}
 	w := wire.Pointer(binary.LittleEndian.Uint64(p))
-	// When it is not the entry any more that the request was sent to, or may
-	// not be in the chain, nobody may take it for what was asked for.
+	// If the entry is not the one any more that rec was sent to, or may not be in the chain, the client must
+	// not take it for the entry that it asked for.
 	give := w.WithVersion(wire.NoVersion)
 	if believed && w.Version() == rec.newVer {
 		give = w.WithVersion(rec.cliVer)

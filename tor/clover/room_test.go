@@ -22,7 +22,7 @@ func (r *rig) steers(qpn, psn, lh uint32, tail uint64) bool {
 	return at == tail
 }
 
-// Requests to nobody, from whoever, take no place that others need.
+// Requests to servers that do not exist, whatever their source, take no place that others need.
 func TestMadeUpServers(t *testing.T) {
 	r := newRig(t, graph.Args{"conns": "64"})
 	server := r.server
@@ -98,7 +98,7 @@ func TestManyRegions(t *testing.T) {
 	}
 }
 
-// A WRITE that the server refuses makes its R_Key known to nobody.
+// A WRITE that the server refuses does not make its R_Key known.
 func TestRefusedRegions(t *testing.T) {
 	r := crew(t, graph.Args{})
 	for i := range uint32(maxRegions + 1) {
@@ -156,7 +156,7 @@ func TestKeysInUse(t *testing.T) {
 	}
 }
 
-// What is given up and used again inherits nothing.
+// A place that is given up and used again inherits nothing.
 func TestGivenUp(t *testing.T) {
 	r := crew(t, graph.Args{"keys": "16"})
 	s := r.App().(*Steer)
@@ -202,7 +202,7 @@ func TestNotChosen(t *testing.T) {
 	}
 }
 
-// With hot=, the keys that are written most are steered, whoever was first.
+// With hot=, the keys with the most WRITEs are steered, whichever came first.
 func TestHot(t *testing.T) {
 	r := newRig(t, graph.Args{"hot": "2", "addrs": "256"})
 	r.pair(0x10, 94)
@@ -276,8 +276,8 @@ func (r *rig) reply(in string, qpn uint32) {
 	r.cm(in, r.server, r.client, hdr.CMFields{AttributeID: hdr.ConnectReply, LocalCommID: 22, RemoteCommID: 11, LocalQPN: qpn, StartingPSN: 600})
 }
 
-// A connection that the connection manager announced is steered when its answers count, which
-// is from the second one on, and leaves with it; and nobody else's word counts for a server's.
+// A connection that the connection manager announced is steered when its answers count, which is from the
+// second one on. A ConnectReply counts only from the servers' side.
 func TestConnectionManager(t *testing.T) {
 	for _, side := range []string{"b", "a"} {
 		r := crew(t, graph.Args{})
@@ -385,7 +385,7 @@ func opened(b *testing.B, n int) (*loaded, [][]byte) {
 			f.ext, f.payload = reth(0x1000, 7, 1<<31), make([]byte, 256)
 		case 1: // a retransmission of something else
 			f.op, f.ext = hdr.CompareSwap, atomicETH(entryAt(0x9000+uint32(i)), 7, 1, 0)
-		case 2: // ahead of its turn, by somebody else
+		case 2: // ahead of its turn, from another client
 			f.src, f.op, f.ext = client.Next(), hdr.ReadRequest, reth(entryAt(0x9000), 7, 128)
 		case 3:
 			f.qpn, f.ext, f.payload = 5, reth(entryAt(0x9000)-64, 7, 128), make([]byte, 128)

@@ -14,9 +14,9 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// together lets everything happen that can: all clients' requests and the answers to
-// what reached the server go through the workers at once. of says which worker
-// takes what comes from, or goes to, a client.
+// together lets everything happen that can: the requests of all clients, and the answers to the requests that
+// reached the server, go through the workers at once. of is the worker that takes the frames from, or to, a
+// client.
 func (m *model) together(x *graphtest.Gang, workers int, of func(client, port int) int, stop bool) {
 	x.Now += 200_000 // ns; the app repeats a CAS before its client does
 	in := make([][2][][]byte, workers)

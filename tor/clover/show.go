@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// Tables, by index in Kind's Tables.
+// Tables, by their index in Kind's Tables.
 const (
 	tableMode = iota
 	tableKeys
@@ -27,11 +27,11 @@ const (
 	actTail, actUnknown     = 0, 1
 )
 
-// defaults are the arguments that parseArgs assumes.
+// defaults returns the settings that args make.
 func defaults(args graph.Args) settings {
 	s, err := parseArgs(args)
 	if err != nil {
-		s, _ = parseArgs(nil) // args are valid, as the running app has them
+		s, _ = parseArgs(nil) // cannot happen: the running app has taken args
 	}
 	return s
 }
@@ -153,7 +153,7 @@ func keysOf(args table.Args) table.Rows {
 	for i := range c.rules {
 		r := &c.rules[i]
 		if p := (place{r.lo, r.hi, r.server, r.mask, r.priority}); seen[p] {
-			continue // the first one counts
+			continue // the first rule for the same keys and servers counts
 		} else {
 			seen[p] = true
 		}
@@ -197,7 +197,8 @@ func setKeys(_ table.Args, rows table.Rows) (table.Args, error) {
 	return table.Args{"only": c.String()}, nil
 }
 
-// value is a as a key of w bits has it; false when it is of the other family.
+// value returns a as a table key of w bits has it. The second result is false if a is of the other address
+// family.
 func (a addr) value(w int) (table.Value, bool) {
 	if w == 32 {
 		return table.Uint(a.lo & 0xFFFFFFFF), a.is4()
@@ -208,7 +209,7 @@ func (a addr) value(w int) (table.Value, bool) {
 // Hooks implements graph.Hooked.
 func (s *Steer) Hooks() graph.Hooks { return graph.Hooks{Scan: s.scan, Remove: s.remove} }
 
-// scan implements graph.Hooks.
+// scan implements graph.Hooks: it yields the entries of table t from number from on.
 func (s *Steer) scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
 	s.lock()
 	defer s.unlock()
@@ -281,7 +282,7 @@ func (s *Steer) scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int
 	return -1
 }
 
-// remove implements graph.Hooks: a key is forgotten.
+// remove implements graph.Hooks: it forgets a key.
 func (s *Steer) remove(c *graph.Ctx, t int, key []table.Cond) error {
 	s.lock()
 	defer s.unlock()

@@ -178,7 +178,7 @@ func TestMode(t *testing.T) {
 	}
 }
 
-// entries are those of a table of the rig's app.
+// entries are the entries of a table of the rig's app.
 func entries(t testing.TB, x *graphtest.Test, n int) (out []string) {
 	t.Helper()
 	d := &tables()[n]
@@ -262,8 +262,7 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// A rule that comes does away with what is known of its keys; another server's
-// keys are not meant.
+// A new rule deletes what is known of its keys. Keys of another server are not touched.
 func TestRuleOfServer(t *testing.T) {
 	r := crew(t, graph.Args{})
 	r.wrote(0x10, 108, 0x9001)

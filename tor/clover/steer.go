@@ -25,48 +25,48 @@ const (
 	maxRegions = 1024
 	maxBases   = 64
 	maxGaps    = 256
-	// trustedBase is how many acknowledged appends must agree on where a
-	// slab class begins before handles are turned into addresses with it.
+	// trustedBase is the number of acknowledged appends that must agree on a base before handles are turned
+	// into addresses with it.
 	trustedBase = 4
-	// maxAhead requests in sequence that are not where they were expected mean
-	// that the expectation is wrong, if the server does not answer them.
+	// maxAhead is the number of requests in sequence, away from the expected PSN, after which the expected
+	// PSN is wrong if the server does not answer these requests.
 	maxAhead = 32
-	// maxRepairs is how often a CAS is sent again, each time after twice as
-	// long: some 10 s with the default of repair=.
+	// maxRepairs is how many times a CAS is sent again, each time after twice the time: about 10 s in all
+	// with the default of repair=.
 	maxRepairs = 9
 )
 
-// state is what all workers share. A worker that has its own turn at connections owns, of the
-// connections that are its own in conns (conn.Row.Owner), what conn.Table.Plain changes and
-// what follows PSNs: begun, inside, epsn, slack, acked, ahead, aheadFrom, aheadTo, answered, count, behind, mark, msn and what strayed of the
-// row. A worker that has all these turns owns that of all connections; the worker whose turn it is at
-// keys owns all else. What both turns read (row.sid, cfg, flush), and which connections there
-// are, is changed by a worker that has all turns. A worker that takes several takes those at connections first.
+// state is what all workers share. A worker with its own turn at connections owns, of its own connections
+// (conn.Row.Owner), what conn.Table.Plain changes, and the fields of the row that follow PSNs: begun, inside,
+// epsn, slack, acked, ahead, aheadFrom, aheadTo, answered, count, behind, mark, msn, strayed, strayLen and
+// strayFrom. A worker with all turns at connections owns these fields of all connections. The worker with the
+// turn at keys owns all else. What both turns read (row.sid, cfg, flush), and the set of connections, is
+// changed by a worker that has all turns. A worker that takes several turns takes those at connections first.
 //
-// What most turns change comes in few lines of the processor's cache: each of them comes from the
-// other worker's cache at each turn.
+// What most turns change is in few cache lines, because each of these lines comes from another worker's cache
+// in each turn.
 type state struct {
 	turns
 
-	// What turns read.
+	// Fields that turns read.
 	traffic
 	passing atomic.Bool // mode=off: frames need not be looked at
 	flush   bool        // forget everything before the next batch
-	skipped bool        // keys before choose were not chosen, and had appends under way: they are looked at again
-	choose  int         // keys from this one on are not yet compared with a new choice; len(keys.s): all are
+	skipped bool        // some keys before choose that are not steered any more had appends under way: they are looked at again
+	choose  int         // keys from this one on are not yet compared with the new only=; len(keys.s): all are
 	settled clock.Time
 	cfg     settings
 	_       [line + 8]byte
 
-	// What most turns change is in one line: the end of chains (booked), in, ctx, and the
+	// The fields that most turns change are in one cache line: the end of chains (booked), in, ctx, and the
 	// beginning of memory (addrs).
 	chains
-	in  *desk      // of the worker whose turn it is
-	ctx *graph.Ctx // and its context
+	in  *desk      // desk of the worker that has the turn at keys
+	ctx *graph.Ctx // context of that worker
 	memory
 }
 
-// line is the length of a line of the processor's cache.
+// line is the length of a cache line in bytes.
 const line = 64
 
 func newState(cfg settings, workers int) *state {
@@ -105,18 +105,18 @@ func newState(cfg settings, workers int) *state {
 	}
 	var err error
 	if s.conns, err = conn.New(c); err != nil {
-		panic("clover-steer: " + err.Error()) // parseArgs knows the same limits
+		panic("clover-steer: " + err.Error()) // cannot happen: parseArgs checks the same limits
 	}
 	return s
 }
 
-// Steer is the app; one instance a worker, which takes its batch through the turns. requests, responses,
-// repairs and legacy do what frames, ticks and records lead to. These own nothing: they are the desk, by
-// other names.
+// Steer is the app, with one instance for each worker. It takes a batch through the turns. requests,
+// responses, repairs and legacy do what frames, ticks and records cause. They have no state of their own:
+// each of them is the desk under another name.
 type Steer struct {
 	desk
 	batch    []parsed
-	together int // batches for which it takes all turns at connections
+	together int // number of batches for which it takes all turns at connections
 }
 
 func newApp(env graph.Env, args graph.Args) (graph.App, error) {
@@ -136,7 +136,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 		return nil, err
 	}
 	s := &Steer{desk: desk{state: st, lookout: lookout{home: st.addrs}, worker: env.Worker, workers: env.Workers, goes: make([]gone, 0, cfg.hold)}}
-	s.batch = make([]parsed, 4*packet.MaxBatch)[:packet.MaxBatch] // so long a one begins with a line
+	s.batch = make([]parsed, 4*packet.MaxBatch)[:packet.MaxBatch] // an array of this size begins on a cache line
 	old := make([][hdr.AtomicETHLen]byte, packet.MaxBatch+1)
 	for i := range s.batch {
 		s.batch[i].old = &old[i]
@@ -146,8 +146,8 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	return s, nil
 }
 
-// End has no CAS be steered any more that would be guarded when the process has ended: those that are on record
-// become less with the server's answers. It is called in the app's worker.
+// End makes the app steer no more CASes that would be guarded when the process has ended. As the server
+// answers, ever fewer are on record. End is called by the app's worker.
 func (s *Steer) End() { s.ending = true }
 
 // Wants implements graph.Wanter.
@@ -155,11 +155,11 @@ func (s *Steer) Wants() port.Filter {
 	return port.Filter{RoCE: true, Hosts: s.cfg.servers, Guarded: s.cfg.mode != Off}
 }
 
-// Takes implements graph.Reconfigurer: what cannot change while it runs is refused by Reconfigure.
+// Takes implements graph.Reconfigurer. Reconfigure refuses changes that are not possible while the app runs.
 func (*Steer) Takes(graph.Args) bool { return true }
 
-// Reconfigure implements graph.Reconfigurer: everything but table sizes, idle and
-// servers can change.
+// Reconfigure implements graph.Reconfigurer: everything can change, except keys, addrs, conns, hot, hold,
+// idle and servers.
 func (s *Steer) Reconfigure(args graph.Args) error {
 	cfg, err := parseArgs(args)
 	if err != nil {
@@ -184,18 +184,18 @@ func (s *Steer) Reconfigure(args graph.Args) error {
 	return nil
 }
 
-// Flush implements graph.Flusher.
+// Flush implements graph.Flusher: the next batch begins without what was learnt.
 func (s *Steer) Flush(*graph.Ctx) {
 	s.lock()
 	s.flush = true
 	s.unlock()
 }
 
-// turnSpins is how often a worker that waits for its turn looks before it lets go
-// of its processor: longer than a turn takes that nobody interrupts.
+// turnSpins is how many times a worker looks for its turn before it yields its processor: longer than a turn
+// that is not interrupted.
 const turnSpins = 1 << 14
 
-// turn is one worker's at a time, in a line of the processor's cache of its own.
+// turn is a lock that one worker has at a time, in a cache line of its own.
 type turn struct {
 	taken atomic.Bool
 	_     [line - 4]byte
@@ -211,14 +211,14 @@ func (t *turn) take() {
 
 func (t *turn) give() { t.taken.Store(false) }
 
-// turns say which worker may change the state. Who handles frames takes those that it needs; who asks
-// from outside takes all.
+// turns say which worker may change the state. A worker that handles frames takes the turns that it needs.
+// Any other caller takes all.
 type turns struct {
 	atKeys  turn
-	atConns []turn // by worker; who takes all does so in this order
+	atConns []turn // by worker; a caller that takes all takes them in this order
 }
 
-// lock takes both turns.
+// lock takes all turns. A single worker needs none.
 func (s *turns) lock() {
 	if len(s.atConns) > 1 {
 		s.takeConns()
@@ -246,8 +246,8 @@ func (s *turns) unlock() {
 	}
 }
 
-// Push implements graph.App: frames of a leave by b and the other way round. Where
-// workers share the state, what takes none is done before and after the worker's turn.
+// Push implements graph.App: frames that come by a leave by b, and the other way round. Where workers share
+// the state, work that needs no turn is done before and after the worker's turn.
 func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	s.off, s.sides = s.passing.Load(), [2]as{asBackResponse, asRequest}
 	if in == fromServers {
@@ -256,8 +256,8 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	s.looked, s.requests, s.bytes = 0, 0, 0
 	if s.workers == 1 {
 		s.begin(c)
-		// A frame is looked at before the one in front of it is handled: what it needs is on its
-		// way then.
+		// A frame is looked at before the frame in front of it is handled, so that the memory that it needs
+		// is under way by then.
 		n, bufs := 0, b.Bufs()
 		p, q := &s.batch[0], &s.batch[1]
 		if len(bufs) > 0 {
@@ -289,10 +289,10 @@ func (s *Steer) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	c.Count(ctrBytes, s.bytes)
 }
 
-// inTurn is what Push does with a batch beside other workers. Frames of connections
-// that are known go through two turns, one after the other: this worker's own at connections, as
-// long as they are of its connections, or else all; and that at keys. From the first frame on
-// that is of no such connection, the rest of the batch has all turns.
+// inTurn is Push where several workers share the state. Frames of known connections go through two turns, one
+// after the other: this worker's own turn at connections, as long as they are of its connections, or else all
+// turns at connections; and the turn at keys. From the first frame that is of no such connection on, the
+// worker has all turns for the rest of the batch.
 func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch) {
 	bufs := b.Bufs()
 	n, looked := 0, 0
@@ -319,12 +319,12 @@ func (s *Steer) inTurn(c *graph.Ctx, in int, b *packet.Batch) {
 	c.EmitAll(1-in, bufs[:n])
 }
 
-// togetherFor is for how many batches a worker takes all turns at connections after it met a
-// connection of another's: who divides frames otherwise than by connection does it all the time.
+// togetherFor is the number of batches for which a worker takes all turns at connections after it met another
+// worker's connection. If frames are not divided among workers by connection, it does so all the time.
 const togetherFor = 64
 
-// mine does what can be done of a batch with this worker's own turn at connections, and
-// then that at keys: n frames. So many were looked at.
+// mine handles the first frames of a batch with this worker's own turn at connections, and then the turn at
+// keys, and returns their number. looked is the number of frames that were looked at.
 func (s *Steer) mine(c *graph.Ctx, in int, bufs []*packet.Buf) (n, looked int) {
 	own := &s.atConns[s.worker]
 	own.take()
@@ -351,8 +351,8 @@ func (s *Steer) mine(c *graph.Ctx, in int, bufs []*packet.Buf) (n, looked int) {
 	return n, looked
 }
 
-// withAll does the rest of a batch, from frame first on, with all turns at connections: those
-// before looked were looked at.
+// withAll handles the rest of a batch, from frame first on, with all turns at connections. The frames before
+// looked were looked at.
 func (s *Steer) withAll(c *graph.Ctx, in int, bufs []*packet.Buf, first, looked int) {
 	for i := looked; i < len(bufs); i++ {
 		s.look(&s.batch[i], bufs[i])
@@ -364,7 +364,7 @@ func (s *Steer) withAll(c *graph.Ctx, in int, bufs []*packet.Buf, first, looked 
 		for i := first; i < len(bufs); i++ {
 			s.look(&s.batch[i], bufs[i])
 		}
-		s.looked, s.requests, s.bytes = looked, requests, bytes // they are counted
+		s.looked, s.requests, s.bytes = looked, requests, bytes // the frames were counted already
 	}
 	n := first
 	if !s.flush && s.choose >= len(s.keys.s) {
@@ -387,8 +387,8 @@ func (s *Steer) withAll(c *graph.Ctx, in int, bufs []*packet.Buf, first, looked 
 	}
 }
 
-// turn is this worker's turn at keys, with frames first to end of a batch; those from n on
-// have all turns.
+// turn is this worker's turn at keys, with frames first to end of a batch. For the frames from n on the
+// worker has all turns.
 func (s *Steer) turn(c *graph.Ctx, in int, bufs []*packet.Buf, first, n, end int) {
 	s.begin(c)
 	for i := first; i < end; i++ {
@@ -404,15 +404,15 @@ func (s *Steer) turn(c *graph.Ctx, in int, bufs []*packet.Buf, first, n, end int
 	s.gauge(c)
 }
 
-// plain does what a frame does to its connection; false, and nothing was done, when
-// that takes all turns. With a worker's number (from 1 on) it is done to that worker's connections
-// alone; with 0 to any, which is this worker's from then on. It is not part of its callers, so that what
-// it calls is part of it.
+// plain does what frame p does to its connection. It returns false, and has done nothing, if that needs all
+// turns. With the number of a worker (from 1 on) it handles only that worker's connections. With 0 it handles
+// any, and the connection is this worker's from then on. It is not inlined, so that the functions that it
+// calls are inlined in it.
 //
 //go:noinline
 func (s *Steer) plain(c *graph.Ctx, p *parsed, worker int) bool {
 	if p.as > asResponse {
-		// Others are of no connection that is followed.
+		// All other frames are of no followed connection.
 		return p.as != asForeign && (p.as != asBackResponse || !s.cfg.anySide)
 	}
 	i, ok := conn.Elsewhere, true
@@ -457,11 +457,11 @@ func (s *Steer) plain(c *graph.Ctx, p *parsed, worker int) bool {
 	return true
 }
 
-// fetchAhead is how many frames ahead of its use memory is fetched.
+// fetchAhead is the number of frames by which memory is fetched ahead of its use.
 const fetchAhead = 2
 
-// fetch has the processor fetch what the turn at keys needs of a frame that has gone
-// through the turn at connections: the place of its record, and of what it writes.
+// fetch makes the processor fetch what the turn at keys needs of a frame that has gone through the turn at
+// connections: the place of its record, and of the written entries.
 func (s *Steer) fetch(p *parsed) {
 	if p.as != asRequest && p.as != asResponse || p.row < 0 {
 		return
@@ -469,7 +469,7 @@ func (s *Steer) fetch(p *parsed) {
 	r := &s.rows[p.row]
 	at := r.head
 	if p.as == asRequest {
-		at++ // that of a new one
+		at++ // the place of a new record
 		if p.fl&hdr.IsRead == 0 {
 			prefetch.Line(uintptr(unsafe.Pointer(&r.writes[1])))
 		}
@@ -479,8 +479,9 @@ func (s *Steer) fetch(p *parsed) {
 	prefetch.Line(o + line)
 }
 
-// keyed does to keys what the frame at hand, p, leads to, in the worker's turn; false when it does not
-// go on. It goes on where plain ended, if that says so, and handles the whole frame if not.
+// keyed does what p, the frame at hand, causes in the worker's turn at keys. It returns false if the frame
+// does not go on. If plain is true, it continues where Steer.plain ended; otherwise it handles the whole
+// frame.
 func (s *Steer) keyed(c *graph.Ctx, in int, x *packet.Buf, p *parsed, plain bool) bool {
 	goes := true
 	switch {
@@ -494,7 +495,7 @@ func (s *Steer) keyed(c *graph.Ctx, in int, x *packet.Buf, p *parsed, plain bool
 	return goes && (!p.unsteered || !s.waits(c, x, p.b))
 }
 
-// gauge shows how much is known; the first worker does for all.
+// gauge sets the counters of what is known; the first worker does it for all.
 func (s *Steer) gauge(c *graph.Ctx) {
 	if s.worker == 0 {
 		c.Set(ctrConns, uint64(s.conns.Len()))
@@ -503,7 +504,7 @@ func (s *Steer) gauge(c *graph.Ctx) {
 	}
 }
 
-// begin is the start of this worker's turn.
+// begin starts this worker's turn at keys.
 func (s *Steer) begin(c *graph.Ctx) {
 	s.in, s.ctx = &s.desk, c
 	s.shelf.Return(c, s.worker, reasonUnheld)
@@ -516,9 +517,8 @@ func (s *Steer) begin(c *graph.Ctx) {
 	}
 }
 
-// forgetAll drops every tail and everything that tails rest on. What was done
-// to requests that are still unanswered is kept: their retransmissions and
-// answers must be treated alike.
+// forgetAll forgets every tail, and everything from which tails were learnt. The records of requests without
+// an answer stay, because their retransmissions and answers must be treated like the originals.
 func (s *Steer) forgetAll(c *graph.Ctx) {
 	s.flush = false
 	s.discardAll(c)
@@ -534,7 +534,7 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 		o := &s.ops[i]
 		o.note, o.sure = 0, false // it is found again: see inherit
 		s.close(o)
-		o.linked = true // if it was: there is nobody to tell
+		o.linked = true // if it was steered: no client is to be told
 	}
 	for i := range s.rows {
 		r := &s.rows[i]
@@ -544,7 +544,8 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 	c.Count(ctrFlushes, 1)
 }
 
-// forgetOthers drops keys that are not chosen, some at a time. One with appends under way goes when their clients were told of them.
+// forgetOthers forgets keys that are not to be steered any more, some at a time. A key with appends under way
+// is forgotten later, when the clients of these were told.
 func (s *Steer) forgetOthers(c *graph.Ctx) {
 	end := min(s.choose+sweepKeys, len(s.keys.s))
 	for ; s.choose < end; s.choose++ {
@@ -553,7 +554,7 @@ func (s *Steer) forgetOthers(c *graph.Ctx) {
 			continue
 		}
 		if s.dropKey(c, int32(s.choose)); k.unlinked() > 0 || k.waits != 0 {
-			s.skipped = true // others do not wait for its clients
+			s.skipped = true // requests of other keys do not wait for its clients
 			continue
 		}
 		s.forget(c, int32(s.choose))
@@ -572,13 +573,13 @@ func (s *Steer) bad(c *graph.Ctx, x *packet.Buf, r graph.Reason) bool {
 	return true
 }
 
-// pass is not part of its callers: it is rare, and there are many.
+// pass is not inlined, because it is rarely called, from many places.
 //
 //go:noinline
 func pass(c *graph.Ctx, x *packet.Buf, r graph.Reason) { c.Mark(x, packet.Forwarded, r) }
 
-// frame handles a frame that was looked at, in the worker's turn; false when it
-// does not go on.
+// frame handles a frame that was looked at, in the worker's turn. It returns false if the frame does not go
+// on.
 func (s *Steer) frame(c *graph.Ctx, in int, x *packet.Buf) bool {
 	b, f := s.b, &s.f
 	switch s.as {
@@ -620,8 +621,8 @@ const (
 	fromServers
 )
 
-// manage takes a datagram of the connection manager; false when the frame is
-// none. Each side speaks for its own hosts alone.
+// manage handles a datagram of the connection manager. It returns false if the frame is none. A datagram
+// counts only if it came from the side of the host that sent it.
 func (s *Steer) manage(c *graph.Ctx, in int, b []byte) bool {
 	m, ok := s.f.CMOf(b)
 	if !ok || !s.ends.Of(b, &s.f) {

@@ -329,8 +329,8 @@ func TestReadSteering(t *testing.T) {
 	}
 }
 
-// TestBadInput: what is not understood passes untouched and is counted, or is
-// dropped when it is broken and the user wants that.
+// TestBadInput: a frame that the app does not understand passes untouched and is counted. A broken frame is
+// dropped if the user wants that.
 func TestBadInput(t *testing.T) {
 	good := frameOf{src: netip.MustParseAddr("10.0.0.2"), dst: netip.MustParseAddr("10.0.0.1"), sport: 1, op: hdr.WriteOnly, qpn: 9, psn: 1,
 		ext: reth(0x1000, 1, 128), payload: make([]byte, 128)}.bytes()
@@ -528,9 +528,8 @@ func BenchmarkMix(b *testing.B) {
 	}
 }
 
-// BenchmarkJournal is what it costs that CASes are on record: pieces of a recorded
-// mix are played without and with memory that outlives the app, in turns, and the
-// least time of each piece counts.
+// BenchmarkJournal is the cost of keeping CASes on record. Pieces of a recorded mix are played without and
+// with memory that outlives the app, in turns, and the least time of each piece counts.
 func BenchmarkJournal(b *testing.B) {
 	const piece, warm = 1500, 6000
 	in, frames := recorded(b, 48, 60000)

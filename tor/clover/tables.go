@@ -11,7 +11,7 @@ type keyState struct {
 	sent   uint32 // number of the newest steered append
 	sure   uint32 // all appends up to this one are known to be linked, or out of the chain
 	cut    uint32 // appends that were steered before this epoch, and were not known to be linked then, never will be
-	waits  int32  // place of the first answer that is held until more of them are; 0: none
+	waits  int32  // place of the first held answer that waits for more of them to be linked; 0: none
 	hits   uint32 // uses since the last hot-key round
 	seen   uint16 // age when it was last used
 	server uint8
@@ -37,7 +37,7 @@ type keyTable struct {
 	seed  uint64
 	free  []int32
 	epoch uint32
-	n     int // in use
+	n     int // number of slots in use
 }
 
 func newKeyTable(n int) keyTable {
@@ -97,7 +97,7 @@ func (t *keyTable) drop(s int32) {
 }
 
 func (t *keyTable) len() int   { return t.n }
-func (t *keyTable) bytes() int { return len(t.s)*(40+4+4) + t.ix.Bytes() } // with the list of those that leave
+func (t *keyTable) bytes() int { return len(t.s)*(40+4+4) + t.ix.Bytes() } // with the list of keys that were given up
 
 // entry is one address to which an entry of a chain was written: 16 bytes.
 // info packs, from the low end: key slot+1 (24 bits; 0 = free), entry version
@@ -110,7 +110,7 @@ type entry struct {
 const (
 	maxKeys      = 1<<24 - 2
 	entryTouched = 1 << 52 // a CAS was sent to this address since it was written
-	entryClaimed = 1 << 53 // whether the WRITE that says so was executed is not known
+	entryClaimed = 1 << 53 // it is not known whether the server has executed the WRITE of this entry
 )
 
 func packEntry(key int32, version uint8, region uint16, class uint8) uint64 {
@@ -134,9 +134,9 @@ const ways = 4
 // that a known tail is always in the table.
 type addrTable struct {
 	e    []entry
-	mask uint32 // sets-1
-	seed uint32 // keys the choice of the set
-	n    uint32 // inserts, for the stamp
+	mask uint32 // number of sets, less 1
+	seed uint32 // key of the hash that selects the set
+	n    uint32 // number of inserts, for the stamp
 	tick uint8  // age stamp of new entries
 }
 

@@ -11,11 +11,11 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// tickEvery is how often the control side looks after repairs and hot keys.
+// tickEvery is the time between two ticks, which do repairs and look for hot keys.
 const tickEvery = 10 * time.Millisecond
 
-// Tick implements graph.Ticker: repairs, hot keys, what is not used. One
-// worker does it for all.
+// Tick implements graph.Ticker: it does repairs, finds hot keys, and gives up what is not used. One worker
+// does it for all.
 func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	if s.worker != 0 {
 		return clock.Never
@@ -39,15 +39,14 @@ func (s *Steer) Tick(c *graph.Ctx) clock.Time {
 	return now.Add(tickEvery)
 }
 
-// repairs makes frames anew: a steered CAS that stays unanswered, or the question where a connection is.
-// Tick and legacy call it.
+// repairs makes frames: a steered CAS that is sent again, or the question where the server's end of a
+// connection is. Tick and legacy call it.
 type repairs struct{ *desk }
 
-// tickRepairs is how many CASes a tick sends again at most.
+// tickRepairs is the largest number of CASes that one tick sends again.
 const tickRepairs = 256
 
-// repair sends steered CASes again that stayed unanswered, and gives up what
-// will never be linked.
+// repair sends steered CASes without an answer again, and gives up appends that will never be linked.
 func (s repairs) repair(c *graph.Ctx, now clock.Time) {
 	left := tickRepairs
 	for n := range maxRepairs + 1 {
@@ -57,7 +56,7 @@ func (s repairs) repair(c *graph.Ctx, now clock.Time) {
 	}
 	for i := len(s.gaps) - 1; i >= 0 && s.cfg.idle > 0; i-- {
 		if i >= len(s.gaps) {
-			continue // more than one was removed
+			continue // more than one gap was removed
 		}
 		switch g := &s.gaps[i]; {
 		case g.over:
@@ -69,8 +68,8 @@ func (s repairs) repair(c *graph.Ctx, now clock.Time) {
 	}
 }
 
-// repairOf does so with those of a list that were repeated n times, as long as some are
-// left of the tick's, and returns how many are.
+// repairOf does this for the CASes of a list, which were repeated n times. left is how many the tick may
+// still handle; repairOf returns how many are left then.
 func (s repairs) repairOf(c *graph.Ctx, now clock.Time, n int, list *opList, left int) int {
 	for s.cfg.repair > 0 && left > 0 && list.first != 0 {
 		at := list.first - 1
@@ -99,9 +98,9 @@ func (s repairs) repairOf(c *graph.Ctx, now clock.Time, n int, list *opList, lef
 	return left
 }
 
-// resend builds the steered CAS of rec, on connection i, from its record and
-// emits it, if the server would take it: it would refuse what is ahead of its
-// turn, which costs the client a repetition.
+// resend sends the steered CAS of rec, on connection i, again, made from its record, if the server would take
+// it. The server would refuse a request that is ahead of its turn, which would cost the client one of its
+// retries.
 func (s repairs) resend(c *graph.Ctx, i int32, rec *op) {
 	r := &s.rows[i]
 	switch {
@@ -111,7 +110,8 @@ func (s repairs) resend(c *graph.Ctx, i int32, rec *op) {
 		s.ask(c, i, rec)
 		return
 	case r.count == counted && (r.behind > 0 || rec.ask):
-		// Its queue pairs may be connected anew: what is executed there is not this client's.
+		// Its queue pairs may belong to another connection now. What the server executes there is not this
+		// client's.
 		r.unmet, rec.ask = true, false
 		s.ask(c, i, rec)
 		return
@@ -134,8 +134,8 @@ func (s repairs) resend(c *graph.Ctx, i int32, rec *op) {
 	c.Emit(int(fromServers), x)
 }
 
-// anew is a frame, with s.g, that begins as the newest CAS of r did and has room for
-// so many bytes behind the BTH; nil when there is none.
+// anew returns a frame with the front of r's newest CAS, and with room for more bytes behind the BTH; s.g has
+// its headers. It returns nil if there is no buffer.
 func (s repairs) anew(c *graph.Ctx, r *row, more int) (*packet.Buf, []byte) {
 	x := c.Get()
 	if x == nil {
@@ -160,10 +160,10 @@ func (s repairs) anew(c *graph.Ctx, r *row, more int) (*packet.Buf, []byte) {
 	return x, b
 }
 
-// ask finds out whether the ends of connection i are still each other's, and where
-// the server is: by an empty WRITE so old that it is a repetition for who is, and
-// just acknowledged, with the newest PSN (IBTA 9.7.5.1.2). Its PSN is far from where
-// another connection with the same numbers may be.
+// ask asks the server whether the two ends of connection i still belong to each other, and where the server
+// is. The question is an empty WRITE with a PSN so old that the server's end of connection i takes it for a
+// duplicate: it only acknowledges it, with its newest PSN (IBTA 9.7.5.1.2). The PSN is far from those that
+// another connection with the same numbers may have.
 func (s repairs) ask(c *graph.Ctx, i int32, rec *op) {
 	r := &s.rows[i]
 	x, b := s.anew(c, r, hdr.RETHLen)
@@ -195,9 +195,9 @@ func (s repairs) ask(c *graph.Ctx, i int32, rec *op) {
 	c.Emit(fromServers, x)
 }
 
-// unmark takes marks of congestion off a frame that is sent anew: another frame
-// met that congestion (RFC 3168: CE is 3, and ECT(0), as RoCE NICs send it, 2;
-// IBTA A17: FECN and BECN). And it may go as far as others, whatever the client gave its own.
+// unmark removes the congestion marks from frame b, which is sent anew, because another frame met that
+// congestion (RFC 3168: CE is 3, and ECT(0), as RoCE NICs send it, 2; IBTA A17: FECN and BECN). It also gives
+// the frame the usual TTL or hop limit, whatever the client chose.
 func unmark(b []byte, f *hdr.Frame) {
 	h := f.BTHOf(b)
 	h[4] &^= 0xC0
@@ -218,7 +218,7 @@ func unmark(b []byte, f *hdr.Frame) {
 	}
 }
 
-// hops is the TTL and hop limit of frames that are made here, the usual one (RFC 1700).
+// hops is the TTL and hop limit of frames that the app makes, the usual one (RFC 1700).
 const hops = 64
 
 // Trace kinds.
@@ -227,7 +227,7 @@ const (
 	traceRead
 )
 
-// describe words a trace record: graph.Kind.Describe.
+// describe puts a trace record into words (graph.Kind.Describe).
 func describe(_ graph.App, kind uint16, a [4]uint64) string {
 	what := "cas"
 	if kind == traceRead {
@@ -236,12 +236,12 @@ func describe(_ graph.App, kind uint16, a [4]uint64) string {
 	return fmt.Sprintf("%s psn %d key %d: va 0x%x -> 0x%x", what, a[0], a[3], a[1], a[2])
 }
 
-// Memory is what the tables occupy, in bytes; all of it is taken at start.
+// Memory is the memory of the tables, in bytes. All of it is allocated at the start.
 type Memory struct {
 	Keys       int     `json:"keys_bytes"`
 	Addresses  int     `json:"addresses_bytes"`
 	Conns      int     `json:"connections_bytes"`
-	Journal    int     `json:"journal_bytes"` // that outlive the process, for all keys and connections; 0: nothing does
+	Journal    int     `json:"journal_bytes"` // the part that outlives the process, for all keys and connections; 0: none does
 	PerKey     float64 `json:"bytes_per_key"`
 	PerAddress float64 `json:"bytes_per_address"`
 	PerConn    float64 `json:"bytes_per_connection"`
@@ -264,12 +264,12 @@ type Report struct {
 	Memory      Memory  `json:"memory"`
 }
 
-// Journal is what was found that outlives the process.
+// Journal is the state of the records that outlive the process.
 type Journal struct {
-	Records   int    `json:"records"`       // steered compare-and-swaps that are not known to be linked, now
-	Inherited int    `json:"inherited"`     // that were found and taken over
-	Disowned  int    `json:"disowned"`      // that were not
-	Why       string `json:"why,omitempty"` // the last of these
+	Records   int    `json:"records"`       // steered compare-and-swaps that are not known to be linked now
+	Inherited int    `json:"inherited"`     // records of an earlier process that were taken over
+	Disowned  int    `json:"disowned"`      // records of an earlier process that were not taken over
+	Why       string `json:"why,omitempty"` // why the last of these was not
 }
 
 // Report implements graph.Reporter.

@@ -11,38 +11,37 @@ import (
 	"github.com/quillon/quillon/tor/index"
 )
 
-// answers are those that their clients may not see yet, and the places of those to come. Requests book
-// places; a desk holds answers, and lets go of those that chains and memory have woken.
+// answers holds the answers that clients may not see yet, and counts the places for answers that are still to
+// come. Requests book places. A desk holds answers, and lets go of those that chains and memory have woken.
 type answers struct {
 	*traffic
 	mem    *memory
 	due    []int32             // connections of which some held answers may go
 	shelf  hold.Shelf[waiting] // answers that wait
-	waits  index.Index         // of these, those that wait for an append, by its key and number
+	waits  index.Index         // of the answers in shelf, those that wait for an append, by its key and number
 	booked int                 // places of the shelf that are kept for answers to come
 }
 
-// waiting is the note about an answer that its client may not see yet: it waits
-// for append n of a key (a CAS's own; of a READ that of the entry that it was
-// sent to), or, with key noSlot, only for the answers before it.
+// waiting is the note about an answer that its client may not see yet. The answer waits for append n of a
+// key: a CAS's own, or that of the entry to which a READ was sent. With key noSlot it waits only for the
+// answers before it.
 type waiting struct {
 	row   int32
 	key   int32
 	epoch uint32
 	n     uint32
-	op    int32  // of a CAS: its record, which has this PSN
+	op    int32  // of a CAS: the place of its record, which has this PSN
 	psn   uint32 // of the answer
-	// The list of those that wait for the same key: places; 0: none.
+	// Neighbours in the list of answers that wait for the same key: places; 0: none.
 	before, after int32
 	out           uint8
 	read          bool
 	listed        bool // in that list, and in answers.waits
-	void          bool // what it tells will never be true
+	void          bool // its append will never be linked: it is dropped
 }
 
-// room reports whether answers that may have to wait, in so many frames, will
-// have places: half of them are for those that come behind such an answer on the
-// same connection.
+// room reports whether answers in that many frames, which may have to wait, will have places. Half of the
+// places are for answers behind such an answer on the same connection.
 func (s *answers) room(frames int) bool {
 	return s.shelf.Room(s.shelf.Cap()/2 + s.booked + frames)
 }
@@ -53,8 +52,8 @@ func (s *answers) book(rec *op, frames int) {
 	s.booked += frames
 }
 
-// hold keeps an answer, behind those that are held of its connection; false
-// when there is no room for it. One like it may be held already.
+// hold keeps an answer, behind the held answers of its connection. It returns false if there is no room. An
+// answer whose PSN is not newer than the last held one is dropped, because it is held already.
 func (s *desk) hold(c *graph.Ctx, x *packet.Buf, w waiting) bool {
 	r := &s.rows[w.row]
 	if !r.q.Empty() && hdr.PSNDiff(w.psn, r.heldTo) <= 0 {
@@ -81,7 +80,7 @@ func appendHash(key int32, n uint32) uint32 {
 	return keyHash(uint16(n), uint64(uint32(key))<<32|uint64(n))
 }
 
-// list has the answer in a place woken when what it waits for happens.
+// list makes the answer in place at wait for its append, until wake is called.
 func (s *answers) list(at int32) {
 	w := s.shelf.Note(at)
 	k := &s.mem.keys.s[w.key]
@@ -93,7 +92,7 @@ func (s *answers) list(at int32) {
 	s.waits.Put(appendHash(w.key, w.n), at)
 }
 
-// unlist has the answer in a place wait for nothing but those before it.
+// unlist makes the answer in place at wait only for the answers before it.
 func (s *answers) unlist(at int32) {
 	w := s.shelf.Note(at)
 	if !w.listed {
@@ -111,7 +110,8 @@ func (s *answers) unlist(at int32) {
 	s.waits.Del(appendHash(w.key, w.n), at)
 }
 
-// wake lets go of the answer in a place as soon as those before it have gone.
+// wake makes the answer in place at wait for its append no more. It goes as soon as those before it have
+// gone.
 func (s *answers) wake(at int32) {
 	s.unlist(at)
 	w := s.shelf.Note(at)
@@ -121,8 +121,7 @@ func (s *answers) wake(at int32) {
 	}
 }
 
-// answered is the place of the held answer to append n of a key; 0: there is
-// none.
+// answered returns the place of the held answer to append n of a key, or 0 if there is none.
 func (s *answers) answered(ki int32, n uint32) int32 {
 	h := appendHash(ki, n)
 	for p := s.waits.Start(h); s.waits.E[p] != 0; p = s.waits.Next(p) {
@@ -135,7 +134,7 @@ func (s *answers) answered(ki int32, n uint32) int32 {
 	return 0
 }
 
-// wakeReads wakes the READs of a tail that is not believed any more.
+// wakeReads wakes the held answers to READs of a tail that is not believed any more.
 func (s *answers) wakeReads(ki int32) {
 	for at := s.mem.keys.s[ki].waits; at != 0; {
 		w := s.shelf.Note(at)
@@ -147,7 +146,7 @@ func (s *answers) wakeReads(ki int32) {
 	}
 }
 
-// release lets go of what may go.
+// release lets go of all answers that may go.
 func (s *desk) release(c *graph.Ctx) {
 	for len(s.due) > 0 {
 		n := len(s.due) - 1
@@ -158,7 +157,7 @@ func (s *desk) release(c *graph.Ctx) {
 	}
 }
 
-// drain lets go of the answers of a connection, as far as they may.
+// drain lets go of the answers of a connection, in order, as far as they may go.
 func (s *desk) drain(c *graph.Ctx, ri int32) {
 	r := &s.rows[ri]
 	for !r.q.Empty() && !s.shelf.Note(r.q.First()).listed {
@@ -176,7 +175,7 @@ func (s *desk) drain(c *graph.Ctx, ri int32) {
 	}
 }
 
-// send sends what was let go of.
+// send sends the answers that were let go of.
 func (s *desk) send(c *graph.Ctx) {
 	for _, g := range s.goes {
 		c.Emit(int(g.out), g.x)
@@ -184,7 +183,7 @@ func (s *desk) send(c *graph.Ctx) {
 	s.goes = s.goes[:0]
 }
 
-// nobodys gives the entry in the answer to a READ a version that none has.
+// nobodys gives the entry in the answer to a READ a version that no entry has.
 func (s *desk) nobodys(x *packet.Buf) {
 	b, q := x.Bytes(), &s.held
 	if hdr.Parse(b, &q.f) != hdr.IsRoCE {
@@ -196,13 +195,13 @@ func (s *desk) nobodys(x *packet.Buf) {
 	}
 }
 
-// setHeader changes the header of the entry that a READ response begins with.
+// setHeader changes the header of the entry with which a READ response begins.
 func (q *parsed) setHeader(b, p []byte, w wire.Pointer) {
 	q.changing(b, int(q.f.Payload), 8)
 	binary.LittleEndian.PutUint64(p, uint64(w))
 }
 
-// discard drops what is held of a connection: its client asks again.
+// discard drops the held answers of a connection. Their client will ask again.
 func (s *desk) discard(c *graph.Ctx, r *row) {
 	for at := r.q.First(); at != 0; at = s.shelf.Next(at) {
 		s.unlist(at)
@@ -210,7 +209,7 @@ func (s *desk) discard(c *graph.Ctx, r *row) {
 	s.shelf.Drop(c, &r.q, s.worker, reasonUnheld)
 }
 
-// discardAll drops all that is held.
+// discardAll drops all held answers.
 func (s *desk) discardAll(c *graph.Ctx) {
 	for i := range s.rows {
 		s.discard(c, &s.rows[i])

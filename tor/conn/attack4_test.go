@@ -8,8 +8,8 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// A server's program takes longer than a second to close its end, which answers until then what is repeated. The reply to the request for the end ends the
-// connection all the same.
+// A server's program takes longer than a second to close its end, and answers repetitions until then. The
+// reply to the DisconnectRequest ends the connection all the same.
 func TestAttack4SlowDisconnect(t *testing.T) {
 	c := example()
 	x := newTable(t, Config{Rows: 4})

@@ -9,13 +9,13 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// Whoever makes up requests chooses the names of half-open rows. What it costs to find others'
-// does not grow with what it chose: the hash is keyed, if whoever makes the table gives a key.
+// A sender of forged requests chooses the names of half-open rows. The cost of finding the names of others
+// does not depend on that choice: the hash is keyed, if the owner of the table gives a key.
 func TestAttackChosenNames(t *testing.T) {
 	const rows = 1 << 16
 	cost := func(chosen bool) time.Duration {
 		x := newTable(t, Config{Rows: rows, Infer: true, Seed: 0x5EED})
-		guess := newNames(2*rows, 0) // what everybody knows
+		guess := newNames(2*rows, 0) // keyed with the seed that everybody knows
 		dst := AddrFrom(netip.AddrFrom4([4]byte{10, 9, 0, 1}))
 		n := 0
 		for q := uint32(2); n < rows/4 && q < 1<<24; q++ {
@@ -27,7 +27,7 @@ func TestAttackChosenNames(t *testing.T) {
 				n++
 			}
 		}
-		// A victim whose name is found there; it is there for nobody's fault: one in 128 is.
+		// A victim's name that is found among them. It is there by chance only: one name in 128 is.
 		var names []uint32
 		for q := uint32(1 << 23); len(names) < 1000; q++ {
 			if (guess.hash(dst, q)>>6)&(uint32(len(x.qps.E)>>6)-1) <= 16 {
@@ -50,7 +50,8 @@ func TestAttackChosenNames(t *testing.T) {
 	}
 }
 
-// A DisconnectRequest that the server never got ends nobody: its answers go on, or its owner keeps the row.
+// A DisconnectRequest that the server never got ends no connection: its answers go on, or its owner keeps the
+// row.
 func TestAttackUnseenDisconnect(t *testing.T) {
 	goes := false
 	x := newTable(t, Config{Rows: 4, Close: 5 * time.Second, LetGo: func(Slot) bool { return goes }})

@@ -114,7 +114,7 @@ func (t *Table) connectRequest(now clock.Time, src, dst Addr, m hdr.CM, b []byte
 	if k := t.findID(src, m.LocalCommID()); k != noRef {
 		r := &t.rows[k.slot()]
 		if !k.client() || r.Server.Addr != dst || r.Client.QPN != m.LocalQPN() || r.tid != m.TransactionID() {
-			return NoSlot, Forged // the name is in use
+			return NoSlot, Forged // another connection has this communication ID
 		}
 		if r.State != HalfOpen {
 			return k.slot(), Known
@@ -156,7 +156,7 @@ func (t *Table) connectReply(now clock.Time, s Slot, m hdr.CM, b []byte) (Slot, 
 		return NoSlot, Forged
 	}
 	if t.findID(r.Server.Addr, m.LocalCommID()) != noRef {
-		return NoSlot, Forged // the name is in use
+		return NoSlot, Forged // another connection has this communication ID
 	}
 	if t.cfg.GuardMAC {
 		for _, e := range []End{r.Client, {Addr: r.Server.Addr, QPN: m.LocalQPN(), L2: [12]byte(b[:12])}} {
@@ -167,8 +167,8 @@ func (t *Table) connectReply(now clock.Time, s Slot, m hdr.CM, b []byte) (Slot, 
 			}
 		}
 	}
-	// A client sends when it has a ConnectReply: where it has begun, an earlier one passed unseen, and so may
-	// requests have.
+	// A client sends requests only after a ConnectReply. So if it has begun, an earlier ConnectReply passed
+	// unseen, and requests may have passed unseen, too.
 	begun := false
 	if k := t.find(r.Server.Addr, m.LocalQPN()); k != noRef {
 		begun = t.rows[k.slot()].LastSeen >= r.LastSeen

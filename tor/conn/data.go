@@ -96,7 +96,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 		switch {
 		case r.Client.Addr != ends.Src || r.Net != f.Net || t.cfg.GuardMAC && !r.Client.mayBe(b):
 			return NoSlot, Spoofed
-		case r.State == HalfOpen: // what sends requests in both directions looks like two rows at first
+		case r.State == HalfOpen: // a connection with requests in both directions looks like two rows at first
 			return t.infer(now, ends, qpn, b, f)
 		}
 		r.Client.saw(b, f)
@@ -250,7 +250,7 @@ func (r *Row) psns(b []byte, f *hdr.Frame) uint32 {
 	}
 	n := f.RETHOf(b).DMALength()
 	if n == 0 || n > maxMessage {
-		return 1 // empty, or to be refused
+		return 1 // empty, or one that the server refuses
 	}
 	return min((n-1)/mtu+1, maxWindow)
 }
@@ -264,7 +264,7 @@ func (r *Row) Takes(b []byte, f *hdr.Frame) (partition, address bool) {
 	return (k^r.PKey)&0x7FFF == 0 && (k|r.PKey)&0x8000 != 0 || r.PKey == 0, [6]byte(b[:6]) == r.Server.SrcMAC()
 }
 
-// doubt forgets the candidate and what spoke for it.
+// doubt forgets the candidate, and what was counted for it.
 func (r *Row) doubt() { r.candidate, r.matches, r.asks = 0, 0, 0 }
 
 // note learns P_Key and path MTU from a response: all packets of a READ's answer but the last fill the
@@ -301,21 +301,21 @@ func (t *Table) watchRequest(now clock.Time, s Slot, b []byte, f *hdr.Frame) (Sl
 		}
 	}
 	if r.State == Closing {
-		return s, IsClosing // LastSeen stays: when it closed
+		return s, IsClosing // LastSeen stays the time at which the row began to close
 	}
 	if r.Learnt == Inferred && !r.pinned {
 		switch ok := t.number(r, now, psn, b, f); {
 		case !ok && r.State == HalfOpen:
 			t.restart(r, now, b, f)
 		case !ok && r.rival == 0:
-			// The client's queue pair starts anew, or is another one by now, or
-			// somebody made it up: the server's answers will tell.
+			// The client's queue pair starts anew, or belongs to another connection by now, or the request is
+			// forged: the server's answers will tell.
 			if n, e := t.newRequest(now, r.Client.Addr, r.Server.Addr, r.Server.QPN, b, f, Waiting); e == Waiting {
 				return n, e
 			}
 			return s, Known
 		case r.wild != 0 && r.State == Paired:
-			return s, Known // of nobody, as yet
+			return s, Known // the request may be forged, so it changes nothing yet
 		}
 	}
 	r.LastSeen = now
@@ -364,7 +364,7 @@ func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (S
 		r.misses, r.LastSeen = 0, now
 		return s, Known
 	}
-	// It may be another's by now.
+	// The queue pair may belong to another connection by now.
 	if found, n, _ := t.fit(r.Server.Addr, r.Client.Addr, r.Client.QPN, b, f); n == 1 && t.successor(r) && found == r.rival-1 {
 		w := &t.rows[found]
 		if w.support(r.Client.QPN, p); w.matches == enough {
@@ -425,7 +425,7 @@ func (t *Table) infer(now clock.Time, ends *Ends, qpn uint32, b []byte, f *hdr.F
 		e = Ambiguous
 	}
 	if !f.Op.Any(hdr.IsLast|hdr.IsOnly) || !answers(b, f) {
-		return NoSlot, e // of a READ's packets one counts; what was refused comes again
+		return NoSlot, e // only the last packet of a READ's answer counts, and a refused request comes again
 	}
 	if n == 1 {
 		t.rows[found].support(qpn, f.BTHOf(b).PSN())

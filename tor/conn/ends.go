@@ -21,7 +21,7 @@ func EndsOf(b []byte, f *hdr.Frame) (e Ends, ok bool) {
 // has the tags of two VLANs. Two tags are a provider's (802.1ad), and the table cannot tell
 // the networks of a provider's customers apart.
 func (e *Ends) Of(b []byte, f *hdr.Frame) bool {
-	if f.Plain { // most are
+	if f.Plain { // as most frames are
 		return e.OfPlain(b)
 	}
 	return e.ofAny(b, f)

@@ -10,7 +10,7 @@ import (
 // queue pair number or a communication ID. It stores refs only; its users compare the keys.
 type names struct {
 	index.Index
-	lo, hi uint64 // what is mixed into the halves of a name
+	lo, hi uint64 // keys of the hash
 }
 
 // ref names one end of a row: the slot times 2, plus 1 for the client.

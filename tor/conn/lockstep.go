@@ -39,7 +39,7 @@ type notes struct {
 	// count after a voice without a bit, or a forgotten voice, because a client whose request is lost is
 	// silent in one round, and refused in the next.
 	rounds uint8
-	begun  bool // the client has asked for something new since the notes began
+	begun  bool // the client has sent a new request since the notes began
 }
 
 // Kinds of requests and of their responses; 0 means unknown.
@@ -91,19 +91,19 @@ func (t *byPSN) asked(now clock.Time, r *Row, psn, n uint32, round bool, f *hdr.
 	}
 	x := &t.notes[r.notes-1]
 	if hdr.PSNDiff(psn, r.next) > 0 {
-		t.forget(r) // a request was not seen, nor what it would have shown
+		t.forget(r) // a request was not seen, so the notes lack what it would have shown
 		return
 	}
-	// These answers are another client's: they acknowledge a PSN that this client sends only now.
+	// These voices belong to other clients: their answers acknowledged a PSN that this client sends only now.
 	x.against(x.ahead)
 	x.ahead = 0
-	if round && !t.crowded(now, t.bucket(r.Client.Addr, r.Server.Addr)) { // else nobody listens
+	if round && !t.crowded(now, t.bucket(r.Client.Addr, r.Server.Addr)) { // while the hosts are crowded, voices are not noted
 		x.rounds, x.begun = min(x.rounds+1, enough), true
 	}
 	for i := range min(n, 32) {
 		k, at := kindOf(f.Op), 2*((psn+i)&31)
 		if i > 0 && r.MTU == 0 {
-			k = 0 // a READ may have ended
+			k = 0 // the READ may take fewer PSNs than that
 		}
 		x.kinds = x.kinds&^(3<<at) | k<<at
 	}
@@ -158,7 +158,7 @@ func (t *byPSN) listen(now clock.Time, l *bucket, src, dst Addr, qpn uint32, b [
 		}
 		x := &t.notes[r.notes-1]
 		switch {
-		case bit == 0: // what it does later cannot be told from what others do
+		case bit == 0: // later answers to this voice cannot be told from those to others
 			x.rounds = 0
 		case x.heard&bit == 0:
 			x.heard |= bit
@@ -167,8 +167,8 @@ func (t *byPSN) listen(now clock.Time, l *bucket, src, dst Addr, qpn uint32, b [
 		if !fresh {
 			continue
 		}
-		// A client that was heard first as it repeated something may be answered
-		// for a while what it asked for before.
+		// A client that was first heard when it repeated a request may still get answers to its earlier
+		// requests for a while.
 		if ahead >= 0 && x.begun {
 			x.ahead |= bit
 		}
@@ -204,7 +204,7 @@ func (t *byPSN) voice(now clock.Time, l *bucket, src, dst Addr, qpn uint32, net 
 	}
 	if len(t.mute) == 0 {
 		t.hushSome(now)
-		return nil // others may be hushed that were counted
+		return nil // hushSome may have forgotten voices that are counted in used
 	}
 	if used == ^uint64(0) {
 		if oldest == 0 || now.Sub(t.voices[oldest-1].heard) < t.cfg.Reuse {
@@ -264,7 +264,7 @@ func (t *byPSN) only(now clock.Time, l *bucket, src, dst Addr, net uint8, bit ui
 	if bit == 0 || now < l.later {
 		return NoSlot
 	}
-	silent := uint64(0) // one at a time is forgotten
+	silent := uint64(0) // a voice that was not heard for long; one of them is forgotten in a call
 	for i := l.voices; i != 0; i = t.voices[i-1].succ {
 		switch v := &t.voices[i-1]; {
 		case v.bit == bit && v.answers < enough:
@@ -313,7 +313,7 @@ type candidate struct {
 // there is an alternative: a row without a voice could take the same voice, or the row
 // could take a voice that no row has taken.
 func match(rows []candidate, bit uint64) Slot {
-	taken, done := uint64(0), 0 // rows before done have taken one
+	taken, done := uint64(0), 0 // rows before done have taken a voice
 	for again := true; again; {
 		again = false
 		for i := done; i < len(rows); i++ {
@@ -328,7 +328,7 @@ func match(rows []candidate, bit uint64) Slot {
 	}
 	for again := true; again; {
 		again = false
-		others := uint64(0) // may be the clients of rows that have none
+		others := uint64(0) // voices that may be the clients of rows that have taken none
 		for i := range rows {
 			if rows[i].is == 0 {
 				others |= rows[i].maybe

@@ -100,8 +100,8 @@ func TestLockstepSessions(t *testing.T) {
 	}
 }
 
-// TestIdleClient: who asks for nothing is answered nothing, which does not make another queue pair
-// that goes on being answered its client.
+// TestIdleClient: a client that asks for nothing gets no answers. That does not make another queue pair,
+// which is answered all the time, the client of its connection.
 func TestIdleClient(t *testing.T) {
 	x, a, unseen := newTable(t, Config{Rows: 4, Infer: true, Settle: settle}), nth(0), nth(1)
 	for p := range uint32(8) {
@@ -144,7 +144,7 @@ func TestVoicesInTime(t *testing.T) {
 			t.Errorf("round %d: %d voices", round, heard)
 		}
 	}
-	// Who answers nothing that was asked takes no room.
+	// Answers to requests that were not asked take no room.
 	x = newTable(t, Config{Rows: 64, Infer: true})
 	for i := range 1000 {
 		c := nth(0)
@@ -179,7 +179,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// TestNotes: what says nothing about who a client is.
+// TestNotes: answers that do not tell which queue pair is the client's.
 func TestNotes(t *testing.T) {
 	c := nth(0)
 	for name, frames := range map[string]func(p uint32) []byte{
@@ -203,7 +203,7 @@ func TestNotes(t *testing.T) {
 			}
 		}
 	}
-	// What was asked before the row was there is answered soon after.
+	// A request from before the row was made is answered soon after.
 	x := newTable(t, Config{Rows: 4, Infer: true, Settle: settle})
 	for p := range uint32(6) {
 		feed(x, 1, c.request(hdr.WriteOnly, p))
@@ -225,8 +225,8 @@ func TestNotes(t *testing.T) {
 	run(t, x, clock.Time(9*settle), step{"third", c.response(hdr.Acknowledge, 7), NowPaired})
 }
 
-// TestRepetitionForgetsNobody: a client that repeats a request drops what spoke against
-// others, and not who may be its own.
+// TestRepetitionForgetsNobody: when a client repeats a request, the evidence against other queue pairs is
+// dropped, but not the queue pairs that may be its own.
 func TestRepetitionForgetsNobody(t *testing.T) {
 	x, a, b := newTable(t, Config{Rows: 16, Infer: true}), nth(0), nth(1)
 	ask := func(c *connection, p uint32) step { return step{"", c.request(hdr.WriteOnly, p), anyEvent} }

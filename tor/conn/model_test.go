@@ -281,7 +281,7 @@ func (m *model) data(now clock.Time, request bool, src, dst netip.Addr, qpn, psn
 }
 
 func (m *model) sweep(now clock.Time, c Config) {
-	// In the order in which the table looks at them, which is that of slots.
+	// In the order of slots, in which the table looks at them.
 	for _, r := range slices.SortedFunc(maps.Keys(m.all), func(a, b *connRow) int { return int(a.slot - b.slot) }) {
 		quiet := now.Sub(r.last)
 		if r.state == HalfOpen && quiet >= c.HalfOpen || r.state == Paired && quiet >= c.Idle || r.state == Closing && quiet >= c.Close {
@@ -348,7 +348,7 @@ func TestAgainstModel(t *testing.T) {
 			var b []byte
 			var want Event
 			what := small("what", 14)
-			// Whoever looks for room may find it by removing what is overdue.
+			// A frame that needs room may find it by removing overdue rows.
 			sweep()
 			switch what {
 			case 0, 1:

@@ -85,8 +85,7 @@ func TestReadLength(t *testing.T) {
 	}
 }
 
-// Responses that nobody asked for undo an inferred pairing, but not one that
-// is announced, configured or pinned.
+// Responses to no request undo an inferred pairing, but not one that is announced, configured or pinned.
 func TestContradictions(t *testing.T) {
 	c := example()
 	wild := func(n uint32) []byte { return c.response(hdr.Acknowledge, 0x500000+n) }
@@ -111,8 +110,8 @@ func TestContradictions(t *testing.T) {
 	pairUp(t, x, 1, c)
 	run(t, x, 2, step{"1", wild(1), Known}, step{"2", wild(2), Known}, step{"3", wild(3), Known})
 
-	// Requests out of all sequence, which anybody may make up, change nothing by
-	// themselves, however many they are.
+	// Requests far out of sequence, which anybody may make up, change nothing by themselves, however many
+	// they are.
 	x = newTable(t, Config{Rows: 4, Infer: true})
 	inferred(t, x, 1, c, 100)
 	s, _ = x.Find(AddrFrom(c.client), c.cqpn)
@@ -156,7 +155,7 @@ func TestContradictions(t *testing.T) {
 	}
 }
 
-// What is from somebody else changes nothing.
+// Frames of another sender change nothing.
 func TestGuard(t *testing.T) {
 	c := example()
 	evil, forged := host(66), [6]byte{2, 6, 6, 6, 6, 6}
@@ -300,7 +299,8 @@ func TestReuse(t *testing.T) {
 	if !x.Used(old) || x.Len() != 1 {
 		t.Fatal(x.Len())
 	}
-	// The client's word may be made up by who guesses names; not while the old one lives.
+	// A sender that guesses names may forge the client's confirmation: it does not count while the old
+	// connection lives.
 	x = newTable(t, Config{Rows: 4})
 	old = pairUp(t, x, 1, c)
 	run(t, x, 2, append(handshake, step{"data of the old one", c.request(hdr.WriteOnly, 1), Known}, step{"made up", n.tell(hdr.ReadyToUse, true), Waiting},
@@ -319,8 +319,8 @@ func TestReuse(t *testing.T) {
 	}
 }
 
-// When it is full: new ones pass, what is announced displaces what is guessed,
-// and paired rows stay.
+// When the table is full, new connections pass without a row, an announced one displaces a guessed one, and
+// paired rows stay.
 func TestFull(t *testing.T) {
 	x := newTable(t, Config{Rows: 2, Infer: true, HalfOpen: time.Second, Idle: time.Minute})
 	at := nth
@@ -453,7 +453,7 @@ func TestStatic(t *testing.T) {
 	}
 }
 
-// adopted is a table that takes over what is paired in x.
+// adopted is a table that takes over the paired rows of x.
 func adopted(t interface{ Fatal(...any) }, x *Table, now clock.Time) *Table {
 	y, _ := New(Config{Rows: len(x.rows), Seed: 4})
 	for i := range x.rows {
@@ -466,7 +466,7 @@ func adopted(t interface{ Fatal(...any) }, x *Table, now clock.Time) *Table {
 	return y
 }
 
-// Whatever was in a table, what another one takes over is what was paired.
+// Whatever was in a table, another one takes over the paired rows.
 func TestAdoptAnyTable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		x, _ := New(Config{Rows: 12, Seed: 3})
@@ -516,7 +516,7 @@ func TestAdopt(t *testing.T) {
 	} {
 		r := good
 		if name != "a queue pair of another" {
-			r.Client.QPN, r.Server.QPN = r.Client.QPN+100, r.Server.QPN+100 // nobody's, so that nothing else is wrong
+			r.Client.QPN, r.Server.QPN = r.Client.QPN+100, r.Server.QPN+100 // of no connection, so that nothing else is wrong
 		}
 		change(&r)
 		if err := y.Adopt(3, s+1, &r); !errors.Is(err, ErrImplausible) || y.Len() != 1 {
@@ -614,7 +614,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestNotPlain: what is about a connection and takes more than a look is not plain, and changes nothing.
+// TestNotPlain: a frame of a connection that takes more than a look is not plain, and changes nothing.
 func TestNotPlain(t *testing.T) {
 	c := example()
 	reverse, back := *c, *c
@@ -673,7 +673,7 @@ func TestNotPlain(t *testing.T) {
 // few hosts and queue pairs, and bytes changed anywhere.
 func FuzzFrames(f *testing.F) {
 	pieces := pieces()
-	// Four bytes a frame: which, and what is changed where; or time passes.
+	// Four bytes a frame: its number, and the offset and value of a change; or time passes.
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 8, 0, 0, 0, 10, 0, 0, 0, 5, 0, 0, 0, 7, 0, 0, 0})
 	f.Add([]byte{8, 0, 0, 0, 10, 0, 0, 0, 8, 50, 1, 6, 10, 50, 1, 6, 8, 50, 1, 7, 10, 50, 1, 7, 10, 52, 1, 9})
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0, 14, 0, 0, 0, 255, 3, 0, 0, 20, 0, 0, 0, 4, 0, 0, 0})
@@ -848,8 +848,8 @@ func TestEvidence(t *testing.T) {
 	}
 }
 
-// Handshakes that meet rows which are merely guessed, are given up, or are
-// about somebody else's queue pair of the same number.
+// Handshakes that meet rows which are merely guessed, or are given up, or that are about a queue pair of the
+// same number at another host.
 func TestHandshakeCorners(t *testing.T) {
 	c := example()
 	x := newTable(t, Config{Rows: 4, Infer: true})
@@ -880,7 +880,7 @@ func TestHandshakeCorners(t *testing.T) {
 		b := spec{src: c.client, dst: c.server, cm: &hdr.CMFields{AttributeID: hdr.ConnectRequest, LocalCommID: 7, LocalGID: gid[0], RemoteGID: gid[1], LocalQPN: 0x99}}.bytes()
 		run(t, x, 2, step{"addresses of others", b, Forged})
 	}
-	// Who asks to end a connection names the other end's queue pair.
+	// A DisconnectRequest names the queue pair of the other end.
 	x = newTable(t, Config{Rows: 4})
 	pairUp(t, x, 1, c)
 	for server, qpn := range map[bool]uint32{false: c.sqpn, true: c.cqpn} {
@@ -900,8 +900,8 @@ func TestHandshakeCorners(t *testing.T) {
 	}
 }
 
-// A row that is known but for its path MTU and its P_Key learns both from the server's frames, the path MTU from a packet that is not
-// its message's last. Requests, which anybody can make up, say nothing of either.
+// A row whose path MTU and P_Key are not known learns both from the server's frames, the path MTU from a
+// packet that is not the last of its message. Requests, which anybody can make up, tell neither.
 func TestLearnsMTU(t *testing.T) {
 	for _, server := range []bool{false, true} {
 		x, c := newTable(t, Config{Rows: 4}), example()
@@ -936,8 +936,8 @@ func TestLearnsMTU(t *testing.T) {
 	}
 }
 
-// A connection that is recalled is there as if its PSNs had told of it: it stays when
-// it is there, and takes nobody's queue pair.
+// A recalled connection is there as if its PSNs had shown it. It stays when it is there already, and takes no
+// queue pair of another connection.
 func TestRecall(t *testing.T) {
 	x, err := New(Config{Rows: 2, Infer: true, Idle: time.Minute})
 	if err != nil {
@@ -949,7 +949,7 @@ func TestRecall(t *testing.T) {
 	if s == NoSlot || x.Row(s).State != Paired || x.Row(s).Learnt != Inferred {
 		t.Fatalf("slot %d", s)
 	}
-	x.Pin(s) // as who knows its requests does
+	x.Pin(s) // as the owner that knows its requests does
 	if at, e := feed(x, 2, c.response(hdr.Acknowledge, 5)); at != s || e != Known {
 		t.Errorf("its answer: slot %d, %v", at, e)
 	}
@@ -1021,7 +1021,7 @@ func TestSameHash(t *testing.T) {
 	}
 }
 
-// Where a request came before the ConnectReply, the first PSN that this tells is not that of the next
+// When a request came before the ConnectReply, the first PSN in that reply is not the PSN of the next
 // request: an earlier ConnectReply passed unseen, and so may requests have.
 func TestBegunBeforeTheReply(t *testing.T) {
 	for _, begun := range []bool{false, true} {

@@ -23,7 +23,7 @@ type requester struct {
 	// when they begin to.
 	unseen int
 	from   clock.Time
-	nak    bool // the server has refused what came after the lost request
+	nak    bool // the server has refused the requests behind the lost one
 }
 
 type asking struct {
@@ -37,9 +37,8 @@ type asking struct {
 // answerOf is what a request is answered with.
 var answerOf = map[hdr.Opcode]hdr.Opcode{hdr.WriteOnly: hdr.Acknowledge, hdr.SendOnly: hdr.Acknowledge, hdr.ReadRequest: hdr.ReadRespOnly, hdr.CompareSwap: hdr.AtomicAck}
 
-// world is a server, some hosts, and a table that sees what they send. What
-// reaches the server is answered within settle; what is lost on the way there, or the
-// answer on its way back, is sent again later than that, and not all of a window is lost.
+// world is a server, some hosts, and a table that sees their frames. The server answers within settle. A
+// request or an answer that is lost is sent again later than that, and never is a whole window lost.
 type world struct {
 	*testing.T
 	rt    *rapid.T
@@ -49,7 +48,7 @@ type world struct {
 	all   []*requester
 	depth int
 	ops   []hdr.Opcode
-	spoof bool // somebody makes up requests in the clients' names
+	spoof bool // forged requests in the clients' names are sent, too
 }
 
 const settle = time.Millisecond
@@ -89,8 +88,8 @@ func (w *world) send(q *requester, lost bool) {
 	}
 }
 
-// spoofed is a request in the name of q's client, near its numbers, to its own server queue
-// pair or to one that is nobody's. A server refuses what is ahead of what it expects.
+// spoofed is a request in the name of q's client, near its PSNs, to its own queue pair at the server or to
+// one of no connection. A server refuses a request that is ahead of the expected one.
 func (w *world) spoofed(q *requester) {
 	c := q.connection
 	if w.draw(4) == 0 {
@@ -147,7 +146,7 @@ func (w *world) answer(q *requester, n int) {
 	}
 }
 
-// advance lets time pass, and the server answer what is due.
+// advance lets time pass, and makes the server send the answers that are due.
 func (w *world) advance(d time.Duration) {
 	for range 8 {
 		w.now = w.now.Add(d / 8)
@@ -189,7 +188,7 @@ func schedule(w *world) {
 			cqpn: uint32(17 + i), sqpn: uint32(33 + i), port: uint16(0xC000 + i), back: uint16(0xC000 + i)}}
 		unseen := w.draw(4)
 		if w.spoof {
-			unseen = 3 // who was answered cannot be told from what is made up where requests are not seen
+			unseen = 3 // where requests are not seen, forged ones hide which client was answered
 		}
 		switch unseen {
 		case 0:
@@ -206,7 +205,7 @@ func schedule(w *world) {
 		if w.spoof && w.draw(4) == 0 {
 			w.spoofed(q)
 		}
-		if w.draw(2) == 0 { // who is behind: they stay in step
+		if w.draw(2) == 0 { // the requester that is behind, so that they stay in step
 			q = slices.MinFunc(w.all, func(a, b *requester) int { return int(hdr.PSNDiff(a.next, b.next)) })
 		}
 		switch w.draw(8) {
@@ -294,8 +293,8 @@ func TestMoreThanPlaces(t *testing.T) {
 	}
 }
 
-// TestDoubts: a connection whose requests are never seen is answered as if it were
-// another, in step with it. What is seen of the other's own speaks against it.
+// TestDoubts: a connection whose requests are never seen is answered in step with another one, as if the
+// answers were the other's. The frames seen of the other connection itself speak against that.
 func TestDoubts(t *testing.T) {
 	for name, own := range map[string]func(c *connection, p uint32) []byte{
 		"nothing": nil,
@@ -332,8 +331,9 @@ func TestDoubts(t *testing.T) {
 	}
 }
 
-// TestSilentClient: a client that asks for nothing for some time is not heard either. When it goes on, and its first request is lost, it is silent
-// for one round more. What is answered meanwhile is another's, whose requests are not seen.
+// TestSilentClient: a client that asks for nothing for some time gets no answers either. When it goes on, and
+// its first request is lost, it is silent for one round more. The answers meanwhile are those of another
+// client, whose requests are not seen.
 func TestSilentClient(t *testing.T) {
 	x, c, unseen := newTable(t, Config{Rows: 4, Infer: true, Settle: settle, Reuse: 5 * settle}), nth(0), nth(1)
 	const behind = 3 // requests that unseen is slower
@@ -386,7 +386,7 @@ func TestUnlisted(t *testing.T) {
 	for p := uint32(3); p < 6; p++ {
 		run(t, x, clock.Time(2*time.Second), step{"a", a.request(hdr.WriteOnly, p), Waiting}, step{"", a.response(hdr.Acknowledge, p), map[bool]Event{true: NowPaired, false: Waiting}[p == 5]})
 	}
-	// What was seen before the request without a row counts no more.
+	// Answers seen before the request without a row count no more.
 	x = newTable(t, Config{Rows: 2, Infer: true})
 	for p := range uint32(2) {
 		run(t, x, 1, step{"a", a.request(hdr.WriteOnly, p), anyEvent}, step{"", a.response(hdr.Acknowledge, p), Waiting})

@@ -45,8 +45,8 @@ func TestTimeWait(t *testing.T) {
 	if x.Len() != 0 {
 		t.Errorf("%d rows", x.Len())
 	}
-	// A new connection between the two has the row, and what is said about the
-	// one before does not touch it; nor when it has its names.
+	// A new connection between the two has the row. Late messages about the old connection do not touch the
+	// new one, not even when the new one has the old names.
 	d := nth(1)
 	run(t, x, 3, step{"request", d.connectRequest(), Opened}, step{"reply", d.connectReply(), NowPaired})
 	run(t, x, 4, late...)
@@ -55,7 +55,7 @@ func TestTimeWait(t *testing.T) {
 	}
 	disconnect(t, x, 5, d)
 	pairUp(t, x, 6, c)
-	run(t, x, 6, step{"again", c.tell(hdr.DisconnectReply, true), Forged}) // nobody asked for the end of this one
+	run(t, x, 6, step{"again", c.tell(hdr.DisconnectReply, true), Forged}) // the end of this connection was not asked for
 	disconnect(t, x, 7, c)
 	run(t, x, 7+clock.Time(time.Minute)-1, step{"in time", c.tell(hdr.DisconnectReply, true), Ended})
 	run(t, x, 7+clock.Time(time.Minute), step{"too late", c.tell(hdr.DisconnectReply, true), Stray})
@@ -88,8 +88,7 @@ func TestTimeWaitIsBounded(t *testing.T) {
 	}
 }
 
-// A handshake that finds no room passes, all of it: nothing of it contradicts
-// what is known.
+// A handshake that finds no room passes, each message of it: none contradicts what is known.
 func TestHandshakeWithoutRoom(t *testing.T) {
 	x, c, d := newTable(t, Config{Rows: 1}), example(), nth(1)
 	pairUp(t, x, 1, c)

@@ -18,7 +18,7 @@ type byPSN struct {
 	notes       []notes
 	voices      []voice
 	blank, mute []int32
-	nextVoice   int // that hushSome looks at
+	nextVoice   int // index of the next voice that hushSome looks at
 }
 
 // init makes room for half rows.
@@ -61,7 +61,7 @@ func (t *byPSN) crowded(now clock.Time, l *bucket) bool {
 // recent reports whether time at (+1; 0: never) is less than Config.Reuse ago.
 func (t *byPSN) recent(now, at clock.Time) bool { return at != 0 && now.Sub(at-1) < t.cfg.Reuse }
 
-// unlisted notes a request that has no row for want of room. It drops what spoke for and against candidates.
+// unlisted notes a request that has no row for want of room. It drops the facts for and against candidates.
 func (t *byPSN) unlisted(now clock.Time, l *bucket, client, server Addr, port uint16) {
 	if !t.crowded(now, l) {
 		for i := l.head; i != 0; i = t.rows[i-1].succ {
@@ -154,7 +154,7 @@ func (t *byPSN) number(r *Row, now clock.Time, psn uint32, b []byte, f *hdr.Fram
 		r.sent, r.next, r.wild = psn, (psn+n)&hdr.PSNMask, 0
 	case d <= 0 && uint32(-d) <= window:
 		if hdr.PSNDiff(psn, r.low) < 0 && r.matches == 0 {
-			r.low = psn // a retransmission of what was sent before we looked
+			r.low = psn // a retransmission of a request from before the row was made
 		}
 		if r.matches > 0 && hdr.PSNDiff(psn, r.matched) <= 0 {
 			r.doubt() // it had no answer: that was another's

@@ -111,8 +111,8 @@ func TestRoom(t *testing.T) {
 			if r.paired && rapid.Bool().Draw(t, "pin") {
 				x.Pin(s)
 				r.pinned = true
-				// Who will not let go once may do so later, but is not asked
-				// soon; so here it is always or never.
+				// An owner that does not let a row go may do so later, but is not asked again soon. So here
+				// each owner always lets go, or never.
 				r.goes = rapid.Bool().Draw(t, "goes")
 			}
 			all, bySlot[s] = append(all, r), r
@@ -144,8 +144,8 @@ func TestFullOfLiving(t *testing.T) {
 	}
 }
 
-// Who makes up requests, or handshakes, gets a part of the places, and none of
-// a connection that lives, was announced or is held.
+// A sender of forged requests or handshakes gets a part of the places, and none of a connection that lives,
+// was announced or is held.
 func TestRoomForSpoofers(t *testing.T) {
 	const rows = 64
 	x := newTable(t, Config{Rows: rows, Infer: true})
@@ -213,8 +213,8 @@ func TestLetGo(t *testing.T) {
 	}
 }
 
-// TestLetGoWhenIdle: who may not go stays, however long it was quiet; nor has a stranger's request what is
-// known for sure.
+// TestLetGoWhenIdle: a row that its owner does not let go stays, however long it was quiet. A stranger's
+// request does not take a connection that is known for sure either.
 func TestLetGoWhenIdle(t *testing.T) {
 	goes := false
 	x := newTable(t, Config{Rows: 4, Infer: true, Idle: time.Minute, LetGo: func(Slot) bool { return goes }})
@@ -242,8 +242,8 @@ func TestCandidatesAreBounded(t *testing.T) {
 	}
 }
 
-// Requests of nobody when there is no room: the table is full of living
-// connections, and full of quiet ones that are pinned.
+// Requests of unknown connections when there is no room: the table is full of living connections, or full of
+// quiet ones that are pinned.
 func BenchmarkNoRoom(b *testing.B) {
 	for _, pinned := range []bool{false, true} {
 		b.Run(map[bool]string{false: "living", true: "pinned"}[pinned], func(b *testing.B) {
@@ -274,9 +274,9 @@ func BenchmarkNoRoom(b *testing.B) {
 	}
 }
 
-// TestClaims: whatever others send to the queue pairs of connections that were
-// inferred, and however long those were quiet, their numbers stay theirs as
-// long as the server answers nobody else; and each goes on when it likes.
+// TestClaims: whatever others send to the queue pairs of inferred connections, and however long these were
+// quiet, their numbers stay theirs as long as the server answers no other client. Each connection goes on at
+// any time.
 func TestClaims(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		x, err := New(Config{Rows: rapid.IntRange(4, 16).Draw(t, "rows"), Infer: true, Yield: time.Hour, Settle: -1})
@@ -329,10 +329,9 @@ func TestClaims(t *testing.T) {
 	})
 }
 
-// TestStrangersAreBounded: who makes up requests and handshakes, from one address or
-// from many, has a quarter of the places, half of those from one address (and of these half
-// are for handshakes); nobody
-// that is known loses a thing, and others are learnt meanwhile.
+// TestStrangersAreBounded: a sender of forged requests and handshakes, from one address or from many, has a
+// quarter of the places, half of those from one address (and of these half are for handshakes). No known
+// connection loses its row, and others are learnt meanwhile.
 func TestStrangersAreBounded(t *testing.T) {
 	const rows, live = 1024, 700
 	for _, many := range []bool{false, true} {

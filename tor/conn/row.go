@@ -184,7 +184,7 @@ type Row struct {
 	// owner keeps this row. Answers to that queue pair may answer requests of the other connection.
 	Contested bool
 
-	_ [14]byte // to whole lines
+	_ [14]byte // fills the row up to whole cache lines
 }
 
 func (r *Row) String() string {

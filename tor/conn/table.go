@@ -76,12 +76,11 @@ type Table struct {
 	byQuiet
 	timeWait
 	free      []Slot
-	cursor    int // of Sweep
+	cursor    int // the next row that Sweep looks at
 	displaced uint64
 }
 
-// store holds the rows, and finds them by the names of their ends. It decides
-// nothing.
+// store holds the rows, and finds them by the names of their ends.
 type store struct {
 	cfg  Config
 	rows []Row

@@ -1,5 +1,5 @@
-// Package fence shuts out clients that were declared dead: what one of them still sends to a memory server does not
-// get there, however late.
+// Package fence shuts out clients that were declared dead: requests that such a client still sends to a
+// memory server do not reach the server, however late they are.
 //
 //	clients ─► a [ is its sender shut out? ] b ─► memory server
 //

@@ -125,7 +125,8 @@ clients' side, or alone:
 
 Entries are kept beside the state file (run --state) and in force again after a crash.
 While no process is there, the kernel drops frames to queue pairs that entries name.
-RoCEv2 over IPv4 is looked at; datagrams pass, so that a client that has noticed can connect anew.`,
+RoCEv2 over IPv4 is looked at, of all transports, and the first IP fragments of such; datagrams (UD) pass, so that a
+client that has noticed can connect anew. Of XRC, DC and fragments no R_Key is read: each entry of that client and server means them.`,
 		In:       []string{"a", "b"},
 		Out:      []string{"a", "b"},
 		Params:   arguments.Params(),
@@ -166,9 +167,9 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 type app struct {
 	settings
 	held  *held
-	eyes  *witness // of those who may ask; nil: nobody may
+	eyes  *witness // sees which clients may ask; nil: requests=off
 	begun bool
-	next  int // entry that is bound next
+	next  int // index of the entry that was bound last
 	f     hdr.Frame
 }
 
@@ -207,7 +208,7 @@ func (a *app) Wants() port.Filter { return port.Filter{RoCE: true, Bound: true} 
 // begin puts the entries of fence= in force, and those that a process before this one left.
 func (a *app) begin() {
 	a.begun = true
-	_ = a.held.begin() // newApp has looked at what it could refuse
+	_ = a.held.begin() // newApp has already refused what begin refuses
 	a.held.add(byArgument, a.fence...)
 }
 
@@ -231,7 +232,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 			a.next = 0
 		}
 		if e := all[a.next]; e.qpn != 0 {
-			_ = c.Bind(port.QueuePair{Addr: e.server, QPN: e.qpn}, true) // with no port that can, there is none that lets frames cross
+			_ = c.Bind(port.QueuePair{Addr: e.server, QPN: e.qpn}, true) // ports without Bind let no frames cross
 		}
 	}
 	return c.Now().Add(every)
@@ -284,7 +285,11 @@ func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	for _, x := range b.Bufs() {
 		p := x.Bytes()
 		if hdr.Parse(p, &a.f) != hdr.IsRoCE || a.f.Net != hdr.NetIPv4 {
-			c.Emit(1-in, x)
+			if in == fromClients && a.hides((*shut), p) {
+				c.Drop(x, reasonFenced)
+			} else {
+				c.Emit(1-in, x)
+			}
 			continue
 		}
 		if in == fromClients {
@@ -329,6 +334,37 @@ func (a *app) shuts(all []entry, p []byte) bool {
 	return false
 }
 
+// hides reports whether the frame p, which hdr.Parse did not take for RoCE, may be a request that one of its client's entries
+// shuts out: of a transport that hdr does not know (XRC, DC, a manufacturer's), with a wrong length or version, or the first
+// fragment of a datagram, without which no receiver can put it together. Where its R_Key or queue pair is not known, all entries of
+// that client and server mean it.
+func (a *app) hides(shut map[[4]byte][]entry, p []byte) bool {
+	if a.f.Net != hdr.NetIPv4 || len(p) < int(a.f.L3)+hdr.IPv4Len {
+		return false
+	}
+	ip := hdr.IPv4(p[a.f.L3:])
+	all := shut[[4]byte(ip[12:])]
+	if len(all) == 0 || ip.Protocol() != hdr.ProtoUDP || ip.FragOffset() != 0 || len(ip) < ip.HeaderLen()+hdr.UDPLen {
+		return false
+	}
+	u := ip[ip.HeaderLen():]
+	if hdr.UDP(u).DstPort() != hdr.RoCEv2Port {
+		return false
+	}
+	qpn := uint32(0)
+	if bth := hdr.BTH(u[hdr.UDPLen:]); len(bth) >= hdr.BTHLen {
+		op := bth.OpCode()
+		if op.Transport() == hdr.UD || op == hdr.CNP || (op & 0x1F).Has(hdr.IsResponse) {
+			return false // of all connected transports responses have the same low five bits
+		}
+		qpn = bth.DestQP()
+	}
+	server := [4]byte(ip[16:])
+	return slices.ContainsFunc(all, func(e entry) bool {
+		return e.server.As4() == server && (e.qpn == 0 || qpn == 0 || e.qpn == qpn)
+	})
+}
+
 const reasonUser = 28 // consumer reject (IBTA table 102)
 
 // asked handles a datagram that may be a request to the fence. It answers a request in x. It returns
@@ -342,7 +378,7 @@ func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
 	ip := p[a.f.L3:]
 	server := netip.AddrFrom4([4]byte(ip[16:]))
 	if !oneHost(server) || p[0]&1 != 0 {
-		return false // nobody's answer
+		return false // the answer would have no single receiver, or sender
 	}
 	told, what := a.decide(c, private, right{client: [4]byte(ip[12:]), server: server.As4(), mac: [6]byte(p[6:])})
 	c.Count(what, 1)

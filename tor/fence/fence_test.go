@@ -85,7 +85,7 @@ func TestShuts(t *testing.T) {
 				t.Errorf("%s: %s", c.fence, d.Reason)
 			}
 		}
-		// The other direction is nobody's business.
+		// Frames in the other direction are never dropped.
 		if back := x.Push("b", all...); len(back.Out["a"]) != len(all) {
 			t.Errorf("%s: %d of %d go back", c.fence, len(back.Out["a"]), len(all))
 		}
@@ -124,7 +124,7 @@ func TestTables(t *testing.T) {
 	if n := len(x.Push("a", frames(t)...).Dropped); n == 0 {
 		t.Error("nothing is dropped")
 	}
-	// The process is killed: the next one has other arguments, and what was left.
+	// The process is killed. The next one has other arguments, and the state that was left.
 	y := graphtest.NewKept(t, *Kind(), nil, graphtest.Start, &kept)
 	if n := len(y.Push("a", frames(t)...).Dropped); n == 0 {
 		t.Error("after a crash nothing is dropped")
@@ -140,7 +140,7 @@ func TestTables(t *testing.T) {
 	if n := len(z.Push("a", frames(t)...).Dropped); n != 0 {
 		t.Errorf("%d are dropped though it was lifted", n)
 	}
-	// What the arguments say is lifted there.
+	// Entries of the arguments are lifted there.
 	if err := z.Set(graph.Args{"fence": e.String()}); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestByApp: another function shuts a client out, and lifts that, and nobody else's.
+// TestByApp: another function shuts a client out, and lifts only its own entries.
 func TestByApp(t *testing.T) {
 	var kept []byte
 	x := graphtest.NewKept(t, *Kind(), graph.Args{"settle": "7ms"}, graphtest.Start, &kept)
@@ -185,7 +185,7 @@ func TestByApp(t *testing.T) {
 	if all, by := h.list(); len(all) != 2 || by[0] != byArgument || by[1] != byRequest {
 		t.Errorf("%v %v", all, by)
 	}
-	// What a process before has left is lifted by who shuts it out again.
+	// An entry that an earlier process left is lifted by the function that shuts its client out again.
 	h.Shut(client, server, 8)
 	x = graphtest.NewKept(t, *Kind(), nil, graphtest.Start, &kept)
 	h = x.App().(*app).held
@@ -268,7 +268,8 @@ func ask(t testing.TB, x *graphtest.Test, server [4]byte, private []byte) (got g
 
 var theServer, theClient, asker = [4]byte{10, 9, 0, 1}, netip.MustParseAddr("10.9.0.16"), [4]byte{10, 9, 0, 17}
 
-// TestAsked: what is a request shuts out whom it names, and nobody else; what is none is refused, or passes.
+// TestAsked: a valid request shuts out the client that it names, and no other. Another message is refused, or
+// passes.
 func TestAsked(t *testing.T) {
 	one := asking(theClient, 0x201, 0, 0x2a)
 	cut := append(slices.Clone(one[:len(one)-1]), 0)
@@ -339,7 +340,8 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// TestAskedOften: those who ask leave room for the operator, and asking again for what there is costs no more than an answer.
+// TestAskedOften: requests leave room for the operator's entries, and a second request for an entry that
+// exists costs no more than an answer.
 func TestAskedOften(t *testing.T) {
 	x := graphtest.New(t, *Kind(), graph.Args{"requests": "on"})
 	stand(x, theServer, 0x2a)
@@ -366,7 +368,7 @@ func TestAskedOften(t *testing.T) {
 	}
 }
 
-// FuzzAsked: whatever is asked, a frame comes out, and what is held has sense.
+// FuzzAsked: whatever the request is, a frame comes out, and the held entries are valid.
 func FuzzAsked(f *testing.F) {
 	f.Add([]byte(nil), []byte(nil), uint16(hdr.FencePort))
 	f.Add(asking(theClient, 1, 2, 0x2a), []byte(nil), uint16(hdr.FencePort))
@@ -401,7 +403,7 @@ func FuzzAsked(f *testing.F) {
 	})
 }
 
-// TestRefuses: what is no entry is refused; a state of another version, too.
+// TestRefuses: a text that is no entry is refused, and so is a state of another version.
 func TestRefuses(t *testing.T) {
 	for _, bad := range []string{"10.0.0.1", "10.0.0.1-", "10.0.0.1-fd00::1", "10.0.0.1-10.0.0.2/0", "10.0.0.1-10.0.0.2/0x1000000", "10.0.0.1-10.0.0.2@0", "10.0.0.1-10.0.0.2@", "a-b",
 		"0.0.0.0-10.0.0.2", "10.0.0.1-0.0.0.0", "10.0.0.1-255.255.255.255", "224.0.0.1-10.0.0.2", "10.0.0.1-10.0.0.1"} {

@@ -110,7 +110,7 @@ func (l *entries) UnmarshalText(text []byte) error {
 const (
 	byArgument = iota
 	byRequest
-	byBefore // it is in the file, and nobody has said it since
+	byBefore // left in the file by an earlier process, and not added since
 	byApp    // another function of the graph
 )
 
@@ -125,16 +125,16 @@ const (
 type held struct {
 	mu   sync.Mutex
 	by   map[entry]int
-	mem  []byte // nil: nothing outlives the process
+	mem  []byte // nil: no memory outlives the process
 	now  atomic.Pointer[map[[4]byte][]entry]
-	read bool // what was left is in by
+	read bool // the entries that an earlier process left are in by
 	// settle is the argument of that name.
 	settle atomic.Int64
 	// since is the time at which an entry was first requested by a client in this process.
 	since map[entry]clock.Time
 	// rights holds the rights of clients that may ask, each with the number of connections that show it.
 	rights map[right]int
-	seed   maphash.Seed // of cookies
+	seed   maphash.Seed // key of the cookies
 	// all holds the keys of by in order, and kinds their values. Each change makes new slices.
 	all   []entry
 	kinds []int
@@ -149,7 +149,7 @@ func newHeld() *held {
 // Memory: magic (8) | 1: all that is bound is in records (1) | 0, and records of 24 bytes: client, server (4 each) |
 // queue pair | R_Key | 1: used (1) | 1: lifted, and its queue pair is bound (1) | 0.
 const (
-	memMagic  = 0x31656E6366_6C71 // "qlfence1", but for a byte
+	memMagic  = 0x31656E6366_6C71 // "qlfcne1" and a zero byte (little-endian)
 	memHead   = 16
 	recordLen = 24
 	memLen    = memHead + most*recordLen
@@ -249,7 +249,7 @@ func (h *held) write(e entry, in bool) {
 		r := h.record(free)
 		r[17] = 0
 		copy(r, want[:])
-		r[16] = 1 // last: a record that is used is whole
+		r[16] = 1 // stored last, so that a used record is complete
 	}
 }
 

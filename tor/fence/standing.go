@@ -33,8 +33,8 @@ const keysEach = 4
 // evidence holds the rights that a connection has shown, and the state of the proof of the next one.
 type evidence struct {
 	top    uint32 // the highest PSN that a request had, or may have taken
-	known  bool   // top is there: the server has acknowledged something
-	asking bool   // a request under key with psn is not answered yet
+	known  bool   // top is valid: the server has acknowledged something
+	asking bool   // the request with PSN psn, which would show the right of, has no answer yet
 	psn    uint32
 	of     right
 	shown  [keysEach]right
@@ -104,12 +104,12 @@ func (w *witness) request(s conn.Slot, p []byte, f *hdr.Frame) {
 	}
 	psn := f.BTHOf(p).PSN()
 	if e.asking && !after(psn, e.psn) {
-		e.asking = false // two requests have that PSN: whose acknowledgement comes?
+		e.asking = false // two requests have this PSN: it is not known which one is acknowledged
 	}
 	fresh := after(psn, e.top)
 	last := psn
 	if f.Op.Has(hdr.IsRead) {
-		const leastMTU = 256 // the answer takes no more PSNs than with that
+		const leastMTU = 256 // the least path MTU: an answer takes no more PSNs than with this one
 		last += (max(f.RETHOf(p).DMALength(), 1) - 1) / leastMTU
 	}
 	if after(last, e.top) {
@@ -121,7 +121,7 @@ func (w *witness) request(s conn.Slot, p []byte, f *hdr.Frame) {
 	r := right{client: [4]byte(p[f.L3+12:]), server: [4]byte(p[f.L3+16:]), mac: [6]byte(p[6:])}
 	switch {
 	case f.Op.Has(hdr.IsWrite) && f.Op.Info().Ext&hdr.HasRETH != 0:
-		if h := f.RETHOf(p); h.DMALength() > 0 { // of nothing no R_Key is looked at
+		if h := f.RETHOf(p); h.DMALength() > 0 { // a server does not check the R_Key of a WRITE of no bytes
 			r.rkey = h.RKey()
 		}
 	case f.Op.Has(hdr.IsAtomic):
@@ -138,7 +138,7 @@ func (w *witness) response(s conn.Slot, p []byte, f *hdr.Frame) {
 	e := &w.rows[s]
 	psn := f.BTHOf(p).PSN()
 	if f.Op.Info().Ext&hdr.HasAETH != 0 && f.AETHOf(p).Syndrome()&0x60 != 0 {
-		e.asking = false // refused, or to be sent again: the next one shows it
+		e.asking = false // refused, or to be repeated: a later request may show the right
 		return
 	}
 	if !e.known {
@@ -196,5 +196,5 @@ func (h *held) cookie(asker right, about entry, now clock.Time, ago int64) uint6
 	_, _ = m.Write(client[:])
 	_, _ = m.Write(binary.BigEndian.AppendUint32(nil, about.qpn))
 	_, _ = m.Write(binary.BigEndian.AppendUint64(nil, uint64(int64(now)/int64(cookieAge)-ago)))
-	return m.Sum64() | 1 // 0 is none
+	return m.Sum64() | 1 // 0 means no cookie
 }

@@ -52,7 +52,8 @@ func talk(t *testing.T, op hdr.Opcode, psn, rkey uint32, length int, syndrome by
 	return b
 }
 
-// TestStanding: who has written under an R_Key may ask about it, and who only seems to have not.
+// TestStanding: a client that has written under an R_Key may ask about it; one that only seems to have
+// written may not.
 func TestStanding(t *testing.T) {
 	const key, psn = 0x2a, 0xFFFFFE // PSNs wrap around
 	ack := func(p uint32) func() []byte { return func() []byte { return talk(t, hdr.Acknowledge, p, 0, 0, 0) } }
@@ -108,7 +109,7 @@ func TestStanding(t *testing.T) {
 		if !c.may {
 			continue
 		}
-		// Another machine with the address may not; nor may anybody when the connection has gone.
+		// Another machine with the address may not ask, and no machine may when the connection has gone.
 		b := request(t, hdr.FencePort, asker, theServer, asking(theClient, 8, 0, key))
 		b[11]++
 		if _, ok := answer(t, x.Push("a", b).Out["a"][0].Bytes); ok {

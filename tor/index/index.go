@@ -1,16 +1,14 @@
-// Package index finds slots of a table by hash, in constant time and fixed
-// memory.
+// Package index finds slots of a table by hash, in constant time and fixed memory.
 package index
 
-// Index finds slots of a table by hash: open addressing, linear probing,
-// deletion by shifting back, fixed size. An element is hash<<32 | slot+1; the
-// table that owns the slots compares the keys:
+// Index finds slots of a table by hash: open addressing, linear probing, deletion by shifting back, fixed
+// size. An element is hash<<32 | slot+1. The table that owns the slots compares the keys:
 //
 //	for p := x.Start(h); x.E[p] != 0; p = x.Next(p) {
 //		if s, ok := x.Slot(p, h); ok && table[s].key == key { … }
 //	}
 type Index struct {
-	E    []uint64 // 0: nothing there
+	E    []uint64 // 0: empty
 	mask uint32
 }
 
@@ -35,7 +33,7 @@ func (x *Index) Slot(p, h uint32) (int32, bool) {
 	return int32(uint32(v)) - 1, uint32(v>>32) == h
 }
 
-// Put adds a slot, which must be at least 0. The index must not hold more slots than New was told.
+// Put adds a slot, which must be at least 0. The index must not hold more slots than the n of New.
 func (x *Index) Put(h uint32, slot int32) {
 	p := x.Start(h)
 	for x.E[p] != 0 {
@@ -56,7 +54,7 @@ func (x *Index) Del(h uint32, slot int32) {
 		}
 		p = x.Next(p)
 	}
-	// Shift back the elements that a search would not find behind the hole.
+	// Shift back the elements that a search would not find beyond the hole.
 	hole := p
 	for p = x.Next(p); x.E[p] != 0; p = x.Next(p) {
 		home := x.Start(uint32(x.E[p] >> 32))

@@ -31,9 +31,9 @@ func entries(x *Index) (n int) {
 	return n
 }
 
-// TestAgainstMap: whatever is put in and taken out, what is in is found, what
-// is not is not, and nothing is left behind. Hashes are few, or at the ends of
-// their range, so that they collide and probing goes around the end.
+// TestAgainstMap: whatever is put in and taken out, the index finds exactly the slots that are in, and
+// nothing is left behind. Hashes are few, or at the ends of their range, so that they collide and probing
+// goes around the end.
 func TestAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 20).Draw(t, "n")
@@ -69,8 +69,8 @@ func TestAgainstMap(t *testing.T) {
 	})
 }
 
-// TestFull: as many slots as it was made for, all under one hash, and still
-// what is not there is found not to be.
+// TestFull: as many slots as the index was made for, all under one hash. A search for a slot that is not in
+// it ends, and finds nothing.
 func TestFull(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 64, 1000} {
 		x := New(n)
@@ -117,8 +117,8 @@ func filled(n int) (Index, []uint32) {
 	return x, h
 }
 
-// TestChurn: an index that was in use for long is as good as a new one: no
-// tombstones, and what is looked for is as near.
+// TestChurn: an index that was in use for long is as good as a new one: no tombstones, and the searched slots
+// are as near.
 func TestChurn(t *testing.T) {
 	const n = 1 << 10
 	x, h := filled(n)

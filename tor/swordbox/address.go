@@ -7,26 +7,31 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// A server throws a request away unseen that is of another partition, or comes to another MAC address. Such a request has no PSN of
-// the server's, and takes no place on record: else the next request of the connection's client, which has the same PSN, would be taken
-// for its repetition. The server's own frames tell its P_Key and its MAC address. But that address may change while connections go on (a
-// bond, a router that takes over from another), and where routers answer from another address than they are reached at, nobody knows it.
+// A server drops a request, without any answer, if its P_Key is of another partition or its destination MAC
+// address is not the server's. Such a request takes no PSN at the server, so it gets no place on record.
+// Otherwise the box would take the next request of the same client, which has the same PSN, for a duplicate
+// of it. The server's own frames show its P_Key and its MAC address. But the MAC address may change while
+// connections go on (a bond, a router that takes over from another one). Where a router sends the answers
+// from another MAC address than requests go to, the right address is not known at all.
 
-// stray is a MAC address that requests of a flow go to, and that its server is not known to have.
+// stray is a destination MAC address of a flow's requests that is not known to be the server's.
 type stray struct {
 	mac     uint64
 	since   clock.Time
-	arrived uint32 // the flow's: no request came to the usual address since then
-	n       uint32 // requests
+	arrived uint32 // flow.arrived: no request to the usual address came since then
+	n       uint32 // requests to mac since then
 }
 
-// manyHops is a TTL that no way from here to a server takes.
+// manyHops is a TTL that suffices for every path from here to a server.
 const manyHops = 32
 
-// enough requests in a row, over alive= at least, go to another address until it is taken for the server's new one.
+// enough is the number of requests in a row, over at least alive=, after which the box takes their
+// destination MAC address for the server's new one.
 const enough = 3
 
-// lost reports whether request b, x, of flow fl, which is followed, does not reach the server's end; then it was disposed of.
+// lost reports whether request b in buffer x, of the followed flow fl, cannot reach the server's queue pair;
+// then lost has disposed of x. partition says that the P_Key is right. When lost takes the request's MAC
+// address for the server's new one, fl uses this address from now on.
 func (s *clientSide) lost(fl *flow, x *packet.Buf, b []byte, partition bool) bool {
 	if !partition {
 		s.stranger(x, b, reasonPartition)
@@ -50,12 +55,15 @@ func (s *clientSide) lost(fl *flow, x *packet.Buf, b []byte, partition bool) boo
 	return false
 }
 
-// strands reports whether something on the way may throw request b, x, of flow fl away: a switch, as it is from no station, or a router, as it has less hops to live
-// than what came to the server, and less than manyHops. Then it was disposed of. A client's way may become longer: see enough.
+// strands reports whether a device on the path may drop request b in buffer x, of flow fl, with hops hops to
+// live; then strands has disposed of x. A switch drops a frame whose source MAC address is no station's. A
+// router drops a frame whose TTL, below manyHops and below that of the requests that reached the server, is
+// too low. A client's path may become longer, so after enough such requests in a row their TTL becomes the
+// flow's.
 func (s *wire) strands(fl *flow, x *packet.Buf, b []byte, hops uint8) bool {
 	const isHops = 1 << 63 // no MAC address
 	station := hdr.Ethernet(b).FromStation()
-	if station && hops >= manyHops { // of two ways of different length
+	if station && hops >= manyHops { // the client has two paths of different length
 		return false
 	}
 	if !station || !s.n.strays[s.n.index(fl)].persists(isHops|uint64(hops), fl.arrived, s.c.Now(), clock.Duration(s.cfg.alive)) {
@@ -70,10 +78,10 @@ func (s *wire) strands(fl *flow, x *packet.Buf, b []byte, hops uint8) bool {
 	return false
 }
 
-// direct reports whether f's server answers from the MAC address that requests go to.
+// direct reports whether f's server answers from the MAC address that f's requests go to.
 func (f *flow) direct() bool { return f.trusted && f.up.mac() == fromOf(f.down.b[:]) }
 
-// moves has requests of connection f go to that MAC address.
+// moves makes to the destination MAC address of f's requests.
 func (f *flow) moves(to uint64) {
 	var mac [8]byte
 	be.PutUint64(mac[:], to<<16)
@@ -83,13 +91,15 @@ func (f *flow) moves(to uint64) {
 	copy(f.up.b[:6], mac[:])
 }
 
-// answersFrom is the MAC address that the row's server last answered from.
+// answersFrom returns the MAC address that the server of r last answered from.
 func answersFrom(r *conn.Row) uint64 {
 	mac := r.Server.SrcMAC()
 	return uint64(be.Uint16(mac[:]))<<32 | uint64(be.Uint32(mac[2:]))
 }
 
-// persists reports whether requests have gone to that address alone for long enough.
+// persists notes a request to the MAC address to. It reports whether at least enough requests in a row, over
+// at least alive, have gone to this address. arrived is the flow's: it changes with each request to the usual
+// address.
 func (s *stray) persists(to uint64, arrived uint32, now clock.Time, alive clock.Duration) bool {
 	if s.mac != to || s.arrived != arrived {
 		*s = stray{mac: to, since: now, arrived: arrived}
@@ -98,8 +108,9 @@ func (s *stray) persists(to uint64, arrived uint32, now clock.Time, alive clock.
 	return s.n >= enough && now.Sub(s.since) >= alive
 }
 
-// readdress has what is sent again on connection c go to the MAC address that its server last answered from, and, while that is
-// silent, by turns to those that it answered others from.
+// readdress directs the requests that are sent again on connection c to the MAC address that the server last
+// answered from. While the server stays silent, every second try goes to another MAC address that it answers
+// other connections from.
 func (s *carrierSide) readdress(c *flow) {
 	if !c.direct() {
 		return
@@ -113,7 +124,8 @@ func (s *carrierSide) readdress(c *flow) {
 	}
 }
 
-// elsewhere is one of the MAC addresses, other than mac, that node n's answers come from, by turns; 0: there is none.
+// elsewhere returns one of the MAC addresses, other than mac, that the answers of node n come from; turn
+// selects it. It returns 0 if there is none.
 func (n *node) elsewhere(mac uint64, turn int) uint64 {
 	var all [len(n.macs)]uint64
 	k := 0

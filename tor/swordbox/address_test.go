@@ -12,8 +12,9 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// A server that is reached at another MAC address, as of a bond or behind another router, is found there: by a client whose requests
-// go on to go there, then by others at once; and what goes over a connection whose own client is quiet comes there, too.
+// A server whose MAC address changes (a bond, or another router) is found at the new one. First a client that
+// goes on sending its requests there finds it, then all other clients at once. Operations over a connection
+// whose own client is quiet go to the new address, too.
 func TestServerMoves(t *testing.T) {
 	r := newRig(t, graph.Args{"alive": "10ms", "giveup": "2s"})
 	a, b, c := r.join(), r.join(), r.join()
@@ -28,7 +29,7 @@ func TestServerMoves(t *testing.T) {
 		r.Clock.Advance(12 * time.Millisecond)
 	}
 	if out := r.Push("a", late).Out["b"]; !slices.ContainsFunc(out, func(f graphtest.Frame) bool { return bytes.Equal(f.Bytes, late) }) {
-		t.Errorf("it does not pass: %s", show(out)) // beside what is sent again over a's
+		t.Errorf("it does not pass: %s", show(out)) // beside what is sent again over a's connection
 	}
 	one(t, c.ack().Out["a"])
 
@@ -77,7 +78,8 @@ func TestRouterMoves(t *testing.T) {
 	}
 }
 
-// A request of another partition passes as it is, and takes no PSN; so does that of a limited member to another one.
+// A request with the P_Key of another partition passes unchanged, and takes no PSN. So does the request of a
+// limited member to another limited member.
 func TestPartition(t *testing.T) {
 	for _, x := range []struct {
 		server, client uint16

@@ -17,18 +17,18 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		return s.middle(fl, x, b, f)
 	}
 	if fl.tail&(2*fl.span-1) == fl.span && fl.tail-fl.head >= fl.span/4 && fl.span < n.window {
-		fl.span *= 2 // what is remembered has its places in the lower half, where it is
+		fl.span *= 2 // the operations on record keep their places, in the lower half
 	}
 	if fl.tail-fl.head >= fl.span && !n.grow(fl) || fl.unsent > 0 {
 		return false
 	}
 	o := n.op(fl, fl.tail)
-	if o.isPlaced() { // its place is taken
+	if o.isPlaced() { // another operation has the place
 		if o = otherPlace(&n.record, fl); o == nil {
 			return false
 		}
 	}
-	if fl.first != fl.head && (fl.tail-fl.first != fl.span || fl.isFar(o)) { // where the ring is full the oldest is o
+	if fl.first != fl.head && (fl.tail-fl.first != fl.span || fl.isFar(o)) { // in a full ring o is the oldest operation
 		n.fade(fl)
 	}
 	if fl.tail-fl.first >= fl.span {
@@ -70,7 +70,7 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		s.n.shelf.retain(o, copied)
 	}
 	fl.tail++
-	prefetch.Line(uintptr(unsafe.Pointer(o)) + unsafe.Sizeof(*o)) // for the next request: the ring is longer than the caches
+	prefetch.Line(uintptr(unsafe.Pointer(o)) + unsafe.Sizeof(*o)) // the next request's: the ring is longer than the processor's caches
 	fl.unsure = m.unsure
 	if fl.vague || !m.whole {
 		noteAdmitted(s, fl, c, o, m)
@@ -91,8 +91,8 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 //go:noinline
 func noteAdmitted(s *clientSide, fl, c *flow, o *op, m extent) {
 	n := s.n
-	if fl.vague && fl.stall.Len() <= 1 { // it is the READ of unknown length itself
-		if fl.vague = false; !m.unsure { // its path MTU has become known meanwhile
+	if fl.vague && fl.stall.Len() <= 1 { // o is the READ of unknown length
+		if fl.vague = false; !m.unsure { // the path MTU has become known meanwhile
 			fl.arrived = psnAdd(o.cpsn, o.npsn)
 			n.known = append(n.known, fl)
 		}
@@ -100,7 +100,7 @@ func noteAdmitted(s *clientSide, fl, c *flow, o *op, m extent) {
 	if !m.whole {
 		fl.cur, fl.began = n.place(o), s.c.Now()
 		if o.kind == kSend {
-			o.npsn = 1 // as many as come
+			o.npsn = 1 // counted as packets come
 		}
 		if c == fl {
 			c.next = psnAdd(o.spsn, 1)
@@ -136,8 +136,8 @@ func (s *wire) discard(copied *packet.Buf) {
 
 // extent says what the first packet of a message shows of the message's packets.
 type extent struct {
-	whole  bool // there is no other packet
-	unsure bool // a READ whose answer tells how many packets it takes
+	whole  bool // there are no other packets
+	unsure bool // a READ whose answer shows how many PSNs it takes
 }
 
 // classify fills operation o from request b, with headers f, the next one of flow fl. It returns false if the request
@@ -187,7 +187,7 @@ func (s *clientSide) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent
 		if f.Op == hdr.AtomicWrite {
 			o.len = 8
 		}
-	default: // SEND, and what makes no sense: the server will say so
+	default: // SEND, or a request that the server will refuse
 		o.kind = kSend
 		o.flags |= fBare
 		m.whole, o.prior = info&hdr.IsFirst == 0, sendOf(f, b)

@@ -13,7 +13,7 @@ import (
 	"github.com/quillon/quillon/nf/port/mem"
 )
 
-// player gives taped frames to a box, and does away with what comes out.
+// player gives recorded frames to a box, and discards the frames that come out.
 type player struct {
 	inst  *graph.Instance
 	pool  *packet.Pool
@@ -141,7 +141,7 @@ func round(r *rig, a, b *party, va uint64, replace bool) {
 	push("a", bad)
 }
 
-// TestNoAllocation: nothing is allocated for a frame, whatever becomes of it.
+// TestNoAllocation: the box allocates nothing for a frame, whatever happens to the frame.
 func TestNoAllocation(t *testing.T) {
 	const va, rounds, warm = 0x7000, 60, 8
 	for name, args := range map[string]graph.Args{

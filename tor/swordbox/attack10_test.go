@@ -12,7 +12,9 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// A connection that inherits others' operations from one that ended carries guests: what is lost there is sent again as soon as it is on any other carrier, not only when all connections are looked at.
+// When a connection ended and another one inherited the operations that it carried, the inheriting connection
+// counts as one with guests. A request lost there is sent again as soon as one lost over any other carrier,
+// and not only at the next look at all connections.
 func TestAttack10HeirIsWatched(t *testing.T) {
 	const va = 0x7000
 	until := func(ends bool) (time.Duration, bool) {
@@ -46,7 +48,7 @@ func TestAttack10HeirIsWatched(t *testing.T) {
 	}
 }
 
-// lastPlace has a connection be in the last place for one.
+// lastPlace puts one connection into the last place of the table.
 func lastPlace(t *testing.T, n *node) {
 	x := *n.conns.Row(0)
 	x.Client.QPN, x.Server.QPN = 0x990, 0x991
@@ -55,7 +57,8 @@ func lastPlace(t *testing.T, n *node) {
 	}
 }
 
-// Each look is late by more than period: a worker with much to do. Connections in the places behind mostInspected are looked at, too.
+// The worker has much to do: each look comes late by more than period. Connections in places behind
+// mostInspected are looked at, too.
 func TestAttack10LateLooks(t *testing.T) {
 	r := newRig(t, graph.Args{"conns": "8192"})
 	a, b := r.join(), r.join()
@@ -75,7 +78,8 @@ func TestAttack10LateLooks(t *testing.T) {
 	}
 }
 
-// The process was away for long, and is late once more: connections in later places have the first time excused as well.
+// The process was away for long, and is late once more. The first absence is excused for connections in later
+// places, too.
 func TestAttack10Excused(t *testing.T) {
 	r := newRig(t, graph.Args{"conns": "8192"})
 	a, b := r.join(), r.join()
@@ -97,7 +101,8 @@ func TestAttack10Excused(t *testing.T) {
 	}
 }
 
-// An heir cannot be bound: the kernel's set is full. What it inherits makes its ends count differently, and its frames cross when this process is killed.
+// The kernel's set is full, so that the inheriting connection cannot be bound. The operations that it
+// inherits would make its ends count differently, and its frames would cross when this process is killed.
 func TestAttack10HeirCannotBeBound(t *testing.T) {
 	const va = 0x7000
 	r := newRig(t, graph.Args{"track": "7000+1000"})

@@ -73,8 +73,9 @@ func repeatedReadRefused(t *testing.T, isWrite bool) {
 	}
 }
 
-// The server is asked to answer a READ again under its old PSN, and does. Then the client's READs and WRITEs come once round all PSNs (four READs of 2^22 PSNs each: one gigabyte at a path
-// MTU of 256), and its next READ has that PSN. The answer is to that one.
+// The server is asked to answer a READ again under its old PSN, and does. Then the client's READs and WRITEs
+// use all PSNs once (four READs of 2^22 PSNs each: one gigabyte at a path MTU of 256), and its next READ has
+// the PSN of the first one. The answer under that PSN belongs to the new READ.
 func TestAttack6ReplayComesRound(t *testing.T) {
 	r := newRig(t, graph.Args{"mode": "mux"})
 	a := r.join()

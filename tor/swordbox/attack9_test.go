@@ -9,8 +9,9 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// Two tenants have the same addresses and queue pair numbers in two VLANs, which are two servers here. When a connection of one ends, that of the other must stay bound: its ends count differently, and
-// frames of it would cross the wire when this process is killed.
+// Two tenants use the same addresses and queue pair numbers in two VLANs, which are two servers to the box.
+// When a connection of one tenant ends, that of the other must stay bound: its two ends count differently,
+// and its frames would cross on the wire when this process is killed.
 func TestAttack9BoundInTwoVLANs(t *testing.T) {
 	const va = 0x7020
 	r := newRig(t, graph.Args{"mode": "mux"})
@@ -38,8 +39,10 @@ func TestAttack9BoundInTwoVLANs(t *testing.T) {
 	}
 }
 
-// A client's queue pair is reset, and connected to another server, whose connection is shared, too. When the first server's end goes at last (a late DisconnectRequest, or it is given up), the client's end must stay bound: answers
-// of the second server's would cross to it under another's numbers when this process is killed.
+// A client's queue pair is reset, and connected to another server, whose connection carries others'
+// operations, too. When the connection to the first server ends at last (by a late DisconnectRequest, or
+// because the box gives it up), the client's queue pair must stay bound: otherwise answers of the second
+// server to others' operations would cross to that client when this process is killed.
 func TestAttack9BoundAtTwoServers(t *testing.T) {
 	const va = 0x7020
 	r := newRig(t, graph.Args{"mode": "mux"})
@@ -67,7 +70,8 @@ func TestAttack9BoundAtTwoServers(t *testing.T) {
 	}
 }
 
-// The kernel's set of bound queue pairs is full (port.MaxBound: 32,768 connections; conns= may be 65,536 for each of 16 servers). Then both ends of a connection must not come to count differently.
+// The kernel's set of bound queue pairs is full (port.MaxBound: 32,768 connections; conns= may be 65,536 for
+// each of 16 servers). Then the two ends of a connection must not come to count differently.
 func TestAttack9CannotBeBound(t *testing.T) {
 	const va = 0x7020
 	r := newRig(t, graph.Args{"mode": "mux"})

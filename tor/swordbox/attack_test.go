@@ -11,13 +11,13 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// A client that may change a region chooses which words of it are tracked (learn=). What it
-// costs to find words, its own and others', does not grow with what it chose.
+// A client that may change a region chooses which words of it are tracked (learn=). The cost of finding
+// words, its own and others', does not depend on that choice.
 func TestAttackChosenWords(t *testing.T) {
 	const places = 1 << 16 // the default of words=
-	// Words of a region of 256 MiB, half of all that may be tracked; and others' words, which are there, too.
+	// Words of a region of 256 MiB, half of all that may be tracked. The words of others are there, too.
 	cost := func(chosen bool) time.Duration {
-		w, guess := newWords(places), words{} // which everybody knows
+		w, guess := newWords(places), words{} // with the seed that everybody knows
 		w.seed = 0x5EED
 		var others []uint64
 		for va := uint64(1) << 32; w.n < places/2 && va < 1<<32+1<<28; va += 8 {
@@ -47,8 +47,9 @@ func TestAttackChosenWords(t *testing.T) {
 	}
 }
 
-// Two servers are said to be one (servers=A=B), or one server to be two, while connections are on record whose two ends count differently: nobody
-// starts so, as a record is of one server's.
+// servers= is changed so that two servers become one (servers=A=B), or one server becomes two, while there
+// are connections on record whose two ends count differently. The app refuses to start: a record belongs to
+// one server.
 func TestAttackServersJoined(t *testing.T) {
 	const two, one = "10.9.0.1+10.9.0.2", "10.9.0.1=10.9.0.2"
 	for _, was := range []string{two, one} {
@@ -79,7 +80,8 @@ func TestAttackServersJoined(t *testing.T) {
 	}
 }
 
-// Whose frames are counted with whose (shelf.hosts) nobody finds out who does not know the key.
+// Which clients share a counter of held frames (shelf.hosts) depends on a secret key: without the key nobody
+// can compute it.
 func TestAttackChosenHost(t *testing.T) {
 	buckets := func(seed uint64) (all [64]uint8) {
 		cfg, err := parseArgs(nil)

@@ -30,38 +30,38 @@ const (
 // shared is the state that the instances of all workers share.
 type shared struct {
 	cfg         settings
-	mu          sync.Mutex // to add a node
+	mu          sync.Mutex // held while a node is added
 	nodes       atomic.Pointer[[]*node]
-	places      []*node        // memory of servers to come; with mu
-	making      sync.WaitGroup // memory that is made
+	places      []*node        // places for new servers; guarded by mu
+	making      sync.WaitGroup // goroutines that make places
 	asked       asked
 	mem         memory
 	begun       atomic.Bool
 	postponed   bool         // see postpones; worker 0's
-	leftServers []netip.Addr // see inherited; with mu
+	leftServers []netip.Addr // see inherited; guarded by mu
 	failed      error
-	why         string // why nothing was taken over; "": it was, or there was nothing
-	stops       int    // workers that stopped
+	why         string // why nothing was taken over; empty if it was, or if nothing was there
+	stops       int    // number of workers that stopped
 }
 
 // node is a memory server: its addresses, the lock by which one worker owns it (turn), and the state of its operations,
 // words and connections (order). A worker owns the node while it handles frames from or to the server.
 type node struct {
 	turn   atomic.Bool
-	_      [63]byte         // those who wait for their turn look at a line of its own
-	number int              // of its place in the memory that outlives the process
-	addrs  []conn.Addr      // of one server
+	_      [63]byte         // so that workers that wait for turn read a cache line of its own
+	number int              // number of its place in the memory that outlives the process
+	addrs  []conn.Addr      // the server's addresses
 	kept   bool             // static= names it
-	gone   bool             // its place is another's, or nobody's: it is not to be used
-	twins  bool             // requests wait until no twin has writes
-	busy   clock.Time       // when it had a connection last
-	macs   [4]atomic.Uint64 // where its answers come from, as a bond's and a router's may from several; 0: none
-	nextAt int              // of macs, the place of the next one that is new
+	gone   bool             // not to be used any more: the place is another server's, or free
+	twins  bool             // requests wait until no twin has WRITEs in the place of atomics under way
+	busy   clock.Time       // when it last had a connection
+	macs   [4]atomic.Uint64 // MAC addresses that its answers come from: several behind a bond or routers; 0: none
+	nextAt int              // index in macs for the next new address
 	order
-	removed   []*flow    // rows that went, to be dealt with after the table is at rest
-	strangers hold.Queue // requests that nobody follows, and wait
+	removed   []*flow    // flows of removed rows; they are cleared after the table's call has returned
+	strangers hold.Queue // requests that wait, of connections that the box does not follow
 	longs     longWrites
-	inspected int // how many connections the round has looked at; -1: all
+	inspected int // number of connections that the round has inspected; -1: all
 }
 
 // owner is the worker that owns a node. Parts of the node take the time from its context, and count and drop frames
@@ -77,18 +77,18 @@ type Box struct {
 	*shared
 	worker, workers int
 	fixed           bool
-	cfg             settings   // the worker's own: they may change
-	restatic        bool       // connections of static= came or went
-	due             clock.Time // when this worker is to look at connections next; 0: never was
+	cfg             settings   // the worker's own: the settings may change
+	restatic        bool       // static= has changed
+	due             clock.Time // when this worker inspects connections next; 0: it never did
 	round           inspection
 
 	requests, responses, bytes uint64
-	still                      bool // nothing moves (Mode.moves)
+	still                      bool // no operations move (Mode.moves)
 
 	wire
 	clients  clientSide
 	carriers carrierSide
-	batch    [packet.MaxBatch]parsed // where workers share nodes
+	batch    [packet.MaxBatch]parsed // used where workers share nodes
 }
 
 // parsed is the result of inspect for one frame.
@@ -102,10 +102,10 @@ type parsed struct {
 type as uint8
 
 const (
-	asServed   as = iota // of a reliable connection, about one, or a CNP
-	asIs                 // it goes on
-	asOther              // no RoCE
-	asStranger           // RoCE that is not followed
+	asServed   as = iota // a request or response of a reliable connection, a datagram about one, or a CNP
+	asIs                 // passes unchanged
+	asOther              // not RoCE
+	asStranger           // RoCE that the box does not follow
 	asBadChecksum
 	asBadICRC
 )
@@ -169,7 +169,7 @@ func (n *node) letGo(s conn.Slot) bool {
 		return true
 	case f.oldest != none && !n.hasLapsed(f) || f.gated || f.lost != 0 && !f.told:
 		return false
-	case f.dead && f.bound && !f.gone: // its client goes on over others' connections
+	case f.dead && f.bound && !f.gone: // its client goes on over other clients' connections
 		return n.conns.Len() > len(n.flows)*3/4
 	case f.gone || f.dead || !f.bound:
 		return true
@@ -340,8 +340,8 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 	}
 	f := &s.f
 	fl := f.Op.Info().Flags
-	isCM := f.Op.Transport() != hdr.RC && f.Op != hdr.CNP // as inspect has found
-	a := &s.ends.Src                                      // the server's end
+	isCM := f.Op.Transport() != hdr.RC && f.Op != hdr.CNP // inspect passes no other frames on
+	a := &s.ends.Src                                      // the server's address
 	if in == toClients {
 		a = &s.ends.Dst
 	}
@@ -369,7 +369,7 @@ func (s *Box) frame(in int, x *packet.Buf, b []byte, as as) {
 		s.c.Drop(x, reasonTwin)
 		return
 	}
-	if n.gone { // perhaps just now: to look at others gives its turn away
+	if n.gone { // perhaps since just now: looking at other nodes gives this one's turn away
 		s.aside(in, x, b, reasonStranger)
 		return
 	}
@@ -455,7 +455,7 @@ func (s *Box) Stop(c *graph.Ctx) {
 			f := &n.flows[i]
 			n.dismiss(f, reasonAbsorbed)
 			for k := f.first; k != f.tail; k++ {
-				s.n.shelf.unkeep(n.op(f, k)) // that it was kept rebuild finds by what it is
+				s.n.shelf.unkeep(n.op(f, k)) // rebuild sees by the operation that it was kept
 			}
 		}
 	}

@@ -176,7 +176,7 @@ func replaceScene(t *testing.T, r *rig) {
 	a.spsn += 2
 	a.smsn += 2
 	a.ack()
-	// A long WRITE over a word: what it leaves there the next atomic tells.
+	// A long WRITE over a word: the next atomic tells the value that the WRITE left there.
 	b.learn(a, long+8, 3)
 	d := blocks(300)
 	one(t, c.request(hdr.WriteOnly, reth(long, testRKey, 64), d[:64]).Out["b"])
@@ -184,8 +184,7 @@ func replaceScene(t *testing.T, r *rig) {
 	b.learn(a, long+8, binary.LittleEndian.Uint64(d[8:]))
 	one(t, b.cas(long+8, binary.LittleEndian.Uint64(d[8:]), 1).Out["b"])
 	a.ack()
-	// A stranger writes: the next atomic goes as one, and nothing is known for a
-	// while.
+	// A stranger writes: the next atomic goes unchanged, and no value is known for a while.
 	x := r.client()
 	x.write(va, 20)
 	one(t, b.cas(va, 8, 9).Out["b"])
@@ -197,7 +196,7 @@ func replaceScene(t *testing.T, r *rig) {
 	one(t, a.ack().Out["a"])
 }
 
-// failureScene: what is lost is sent again, what is refused ends its owner.
+// failureScene: lost requests are sent again, and a refused request ends the connection of its owner.
 func failureScene(t *testing.T, r *rig) {
 	const va, long, far = 0x7000, 0x20000, 0x30000
 	a, b, c := r.join(), r.join(), r.join()
@@ -236,7 +235,7 @@ func failureScene(t *testing.T, r *rig) {
 	one(t, b.write(va, 5).Out["b"])
 	one(t, a.ack().Out["a"])
 	one(t, a.ack().Out["a"])
-	// The receiver is not ready: nobody else is behind the SEND.
+	// The receiver is not ready: no operation of another client is behind the SEND.
 	p := a.psn
 	one(t, a.request(hdr.SendOnly, nil, blocks(16)).Out["b"])
 	one(t, c.write(va, 6).Out["b"])
@@ -245,7 +244,7 @@ func failureScene(t *testing.T, r *rig) {
 	r.Clock.Advance(time.Millisecond)
 	one(t, r.Push("a", a.made(hdr.SendOnly, p, nil, blocks(16))).Out["b"])
 	one(t, a.ack().Out["a"])
-	// A late refusal, and one that counts: a sends again, b is told for good.
+	// A late refusal is ignored. A refusal that counts makes a send again, and is final for b.
 	none0(t, c.nak(c.spsn-3, hdr.SynNAKSequence).Out["a"])
 	p = a.psn
 	one(t, b.cas(va, 6, 7).Out["b"])
@@ -259,7 +258,7 @@ func failureScene(t *testing.T, r *rig) {
 	one(t, a.atomicAck(6).Out["a"])
 }
 
-// guardScene: what nobody should send.
+// guardScene: frames that no correct sender sends.
 func guardScene(t *testing.T, r *rig) {
 	const va = 0x7000
 	a, b := r.join(), r.join()
@@ -282,7 +281,7 @@ func guardScene(t *testing.T, r *rig) {
 	broken[24]++
 	push("a", broken)
 	push("a", b.made(hdr.WriteOnly, b.psn, reth(va, testRKey, 8), little(66))[:60])
-	// And what is right goes on; b is asked for what it seemed to have lost.
+	// Correct frames go on. b is asked for what it seemed to have lost.
 	if n := len(a.ack().Out["a"]); n != 2 {
 		t.Fatalf("%d answers", n)
 	}

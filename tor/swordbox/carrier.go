@@ -13,56 +13,56 @@ import (
 // are in the server's numbering. The open operations form a list in the order of their PSNs, from oldest to newest.
 type carrier struct {
 	// The first eight fields, of a byte each, are compared at once: see is.
-	dead    bool // of no use any more: its queue pair is in the error state, or the server's end is gone
+	dead    bool // not to be used any more: its queue pair is in the error state, or the server's end is gone
 	repair  bool // the server misses requests from PSN expect on: they are sent again
-	timed   bool // the next answer tells of a round trip
+	timed   bool // the next answer measures a round trip
 	inDoubt bool // another process sent WRITEs in the place of atomics, and it is not known yet which of them the server executed (see inquire)
-	gated   bool // the server was asked, with PSN gate, and the answer to that did not come (see inquire): nothing new goes over it
-	claimed bool // its own client waits for it: nobody else may have it
+	gated   bool // the server was asked, with PSN gate, and has not answered (see inquire): nothing new goes over it
+	claimed bool // its own client waits for it: no other client may have it
 	isLent  bool
-	tries   uint8  // how often in a row something was sent again without an answer
-	deep    int16  // READs and atomics of its client that were under way at once, and executed
-	peak    int16  // that are or were under way at once
-	lends   int16  // keys that it is lent for
-	lags    bool   // the server waits for its client to send again what it had no receive buffer for, and what was behind that: see mustRepeat
-	counted bool   // the server executes what its client sends: see count
+	tries   uint8  // how many times in a row the box sent something again and got no answer
+	deep    int16  // most READs and atomics of its client that were under way at once and were executed
+	peak    int16  // most READs and atomics of its client that were under way at once
+	lends   int16  // number of keys that it is lent for
+	lags    bool   // its client has to send requests again: one that the server had no receive buffer for, and those behind it (see mustRepeat)
+	counted bool   // the server was seen to execute its client's requests: see record.count
 	next    uint32 // PSN of the next request
 	acked   uint32 // newest acknowledged PSN
-	oldest  int32  // op at the front; none
+	oldest  int32  // the open operation that was sent first; none
 	newest  int32
-	guests  int32      // open ops of other flows
-	rd      int32      // open READs and atomics: of the server's responder resources
+	guests  int32      // open operations of other clients
+	rd      int32      // open READs and atomics, which take responder resources of the server
 	writes  int32      // open atomics that go as WRITEs
-	unkept  int32      // open ops that only its own client can send again
-	heard   clock.Time // last answer
-	loaded  clock.Time // when it began to carry something
+	unkept  int32      // open operations that only their own client can send again
+	heard   clock.Time // time of the newest answer
+	loaded  clock.Time // when it began to carry operations
 
-	silent clock.Time     // when something was first sent again that has no answer yet; 0: there is no such thing
-	asked  clock.Time     // when its server was first asked whether it is there, since it was heard; 0: it was not
-	trip   clock.Duration // time until an answer, smoothed
-	since  clock.Time     // when this app last began to send something again
+	silent clock.Time     // when the box first sent something again that has no answer yet; 0: nothing is in this state
+	asked  clock.Time     // when the server was first asked, since it was last heard, whether it is there; 0: it was not
+	trip   clock.Duration // round trip, smoothed
+	since  clock.Time     // when the box last began to send something again
 	// Requests with PSNs in [strange, strangeEnd) are far from the expected PSN. They were passed
 	// to the server, whose answer shows whether they belong to its connection.
 	strange, strangeEnd uint32
 	suspect             uint32 // requests before this PSN may be lost, too
-	expect              uint32 // PSN of what is sent again next
-	goal                uint32 // and the one behind the last
+	expect              uint32 // PSN of the next packet to be sent again
+	goal                uint32 // PSN behind the last packet to be sent again
 	gate                uint32 // see gated
-	nudged              uint32 // PSN of the request that was last sent again for want of an answer
-	missed              uint32 // PSN of what was last sent again
+	nudged              uint32 // PSN of the request that was last sent again because its answer was late
+	missed              uint32 // PSN from which requests were last sent again
 
 	grants grants
-	up     header // of frames to the server
-	owed   uint8  // questions whose answer did not come yet, at most 255
+	up     header // front of frames to the server
+	owed   uint8  // questions without an answer so far, at most 255
 	marked marked
 
-	noRead  uint32     // with knownPSN: last PSN of the newest request that the server executed and that was no READ
-	private clock.Time // when it last carried what does not go together with others' operations; 0: never
-	asking  clock.Time // when its server was last asked whether it is there
-	filled  uint32     // see fill: PSN of what comes next to fill
-	echoes  uint8      // see judge: questions in a row that had no answer but the acknowledgement of what was known
-	echoed  bool       // the last one had it
-	misses  uint8      // how often in a row it was sent again from PSN missed on, though it was heard between
+	noRead  uint32     // with knownPSN: last PSN of the newest executed request that was no READ
+	private clock.Time // when it last carried an operation that keeps other clients' operations away (see privacy); 0: never
+	asking  clock.Time // when the server was last asked whether it is there
+	filled  uint32     // PSN of the next WRITE that fills (see fill)
+	echoes  uint8      // see judge: questions in a row whose only answer acknowledged a PSN that was known to be executed
+	echoed  bool       // the last question had this answer
+	misses  uint8      // how many times in a row requests were sent again from PSN missed on, although the server was heard in between
 	// disputed is set when a request came whose PSN is far from the expected one: the server is asked whether
 	// its end still belongs to this connection, and has not answered yet.
 	disputed bool
@@ -246,7 +246,7 @@ func (c *flow) hearsMSN(m uint32) {
 func (c *carrier) executes(o *op) {
 	switch {
 	case o.kind == kOdd:
-		c.noRead = 0 // nobody says what it counts as
+		c.noRead = 0 // it is not specified whether a responder counts it as a READ
 	case o.kind != kRead:
 		c.noRead = psnAdd(o.spsn, o.npsn-1) | knownPSN
 	}
@@ -260,7 +260,7 @@ func (c *carrier) count(o *op, d int32) {
 	}
 	if o.flags&fReplaced != 0 {
 		if c.writes += d; c.writes == 0 {
-			c.inDoubt = false // whichever answer told so
+			c.inDoubt = false // whichever answer showed what was executed
 		}
 	} else if o.answered() {
 		c.rd += d

@@ -20,16 +20,17 @@ func (s *clientSide) choose(fl *flow, o *op, x *key, w int32) (*flow, bool) {
 	if tracked && len(x.lanesOf()) > 0 {
 		want = x.laneOf(o)
 	}
-	// Behind what is under way to its word: also when it may not move there, and some of that is its client's.
+	// The connection that carries the operations under way to the word: also if o may not move there, but its
+	// client has open operations.
 	if w != none && n.words.w[w].flight > 0 && (len(x.lanesOf()) > 0 || fl.open > 0) {
 		want = n.flow(n.words.w[w].lane)
 	}
-	again := o.kind == kRead && o.state == sDone // a server would answer it before all that came since
+	again := o.kind == kRead && o.state == sDone // a responder answers a duplicate READ at once, whatever came since
 	if fl.open > 0 && !again && (s.cfg.strict || o.wide() || fl.bare > 0) {
 		return behindOpen(s, fl, o, x, want)
 	}
 	if w != none && fl.open > 0 && !again && (n.words.w[w].loose > 0 || n.words.w[w].flight == 0 && !n.words.settled(w, s.c.Now())) {
-		return nil, false // one of those may be its client's
+		return nil, false // one of them may be this client's
 	}
 	if want != fl && s.usable(want, fl, o, x) {
 		return want, true
@@ -64,7 +65,8 @@ func behindOpen(s *clientSide, fl *flow, o *op, x *key, want *flow) (*flow, bool
 func overOwnOrWait(s *clientSide, want, fl *flow, o *op, x *key, w int32, again bool) (*flow, bool) {
 	n := s.n
 	if want != fl {
-		// Better late than out of order with the others.
+		// An operation that is late does less harm than one that is out of order with its word's other
+		// operations.
 		if fl.open > 0 || w != none && o.kind.atomic() && n.flow(n.words.w[w].lane) == want && n.words.w[w].flight > 0 && s.awaitsLane(want, fl, o, x, w) {
 			return nil, false
 		}
@@ -151,11 +153,11 @@ func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 		if c.mustRepeat() {
 			return false
 		}
-		if c.guests == 0 { // its client keeps to what the server takes at once, and knows nothing of a READ that is done again
+		if c.guests == 0 { // its client keeps to the server's responder resources, but does not know of a READ that is done again
 			return fl.rereads == 0 && o.state != sDone || o.kind != kRead && !o.kind.atomic() || c.rd == 0 || c.rd < n.depth(c)
 		}
 		if o.is(fOwn) || o.kind == kSend || !o.makeable() && (o.npsn > 1 || fl.unproven(o) || !n.shelf.roomy() || !n.shelf.mayHold(fl)) {
-			c.claimed = true // others' operations come to an end first
+			c.claimed = true // it becomes free when the other clients' operations have ended
 			return false
 		}
 	} else {
@@ -171,11 +173,11 @@ func (s *clientSide) able(c, fl *flow, o *op, x *key) bool {
 			return false // its client may be gone, and what it carries lost
 		}
 		if c.rd > 0 && (c.next-c.acked)&hdr.PSNMask > mostBefore {
-			return false // long READs: their answers come first
+			return false // after the answers to its long READs
 		}
 	}
 	if c != fl && !(n.ledger.mayDiverge(fl) && n.ledger.mayDiverge(c)) {
-		return false // the kernel could not hold back frames of both without this process
+		return false // while no process runs, the kernel could not hold back the frames of both connections
 	}
 	return o.kind != kRead && (!o.kind.atomic() || n.foretold(o, c)) || n.takes(c, fl)
 }

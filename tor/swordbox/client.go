@@ -16,49 +16,49 @@ import (
 //
 // The operation head has the oldest unacknowledged PSN (una). base + head is the client's MSN (released).
 type client struct {
-	gone      bool // its queue pair was sent a NAK that ends it, or it left
-	failed    bool // or will be sent one: an operation of its failed
+	gone      bool // a NAK that ends its queue pair was sent to it, or it left
+	failed    bool // one of its operations failed: it gets such a NAK
 	gapNAK    bool // it sent a PSN beyond the expected one: a NAK (PSN sequence error) is owed
-	toldGap   bool // and sent
-	tellPart  bool // the server acknowledged packets of its oldest message, not all: it is to be told
-	mixed     bool // its open ops are on several connections
-	isReady   bool // in order.ready
-	waits     bool // in waits.all
-	vague     bool // its newest request is a READ of vagueLen bytes that waits here. As the path MTU is not known, nor is how many PSNs it takes
-	unsure    bool // its newest op is such a READ that was sent on, over its own connection: its answer tells
+	toldGap   bool // this NAK was sent
+	tellPart  bool // the server acknowledged some packets of its oldest message: it is to be told
+	mixed     bool // its open operations are on several connections
+	isReady   bool // it is in order.ready
+	waits     bool // it is in waits.all
+	vague     bool // its newest request, which waits, is a READ of vagueLen bytes. It is not known how many PSNs this takes, as the path MTU is not known
+	unsure    bool // its newest operation is such a READ, sent over its own connection: the answer will tell
 	doomed    bool // no connection can carry its next request: it was sent a NAK, and will be gone
-	doubted   bool // from operation number again on answers are to be given once more, when the server was heard
-	owes      bool // an acknowledgement is due when no READ is done again any more
-	misshapen bool // its requests contradict themselves (see measure)
+	doubted   bool // the answers from operation number again on are to be repeated when the server was heard
+	owes      bool // it is owed an acknowledgement, which waits until no READ is done again
+	misshapen bool // its requests contradict each other (see measure)
 	// syn is the syndrome of the server's newest acknowledgement, with its credits.
 	syn               hdr.Syndrome
-	may               uint8      // accesses (1 << access) that its queue pair at the server was seen to have the right to
-	arrived, admitted uint32     // the expected PSN; and that of what is sent on next
-	head, tail        uint32     // ops: oldest that is not answered, and next
-	first             uint32     // oldest that is remembered
-	span              uint32     // how many are remembered: the ring's places, a power of two
-	unsent            int32      // ops on record with sUnsent
-	open              int32      // ops that the server has not answered
-	bare              int32      // of these, with fBare
-	lane              int32      // connection of the youngest open op
-	cur               int32      // op of a message whose packets are still coming; none
+	may               uint8      // accesses (bits 1 << access) to which its queue pair at the server was seen to have the right
+	arrived, admitted uint32     // the expected PSN, and the PSN of the next request to be sent on
+	head, tail        uint32     // numbers of the oldest operation without an answer, and of the next operation
+	first             uint32     // number of the oldest operation on record
+	span              uint32     // places of the ring: a power of two
+	unsent            int32      // operations on record in state sUnsent
+	open              int32      // operations that the server has not answered
+	bare              int32      // open operations with fBare
+	lane              int32      // connection of the youngest open operation
+	cur               int32      // operation whose packets are still coming; none
 	base              uint32     // MSN before the first operation on record: see released
-	answerer          int32      // connection that the newest answer came over
+	answerer          int32      // connection over which its newest answer came
 	stall             hold.Queue // requests that wait
-	rest, part        uint32     // bytes of the WRITE at hand that are to come, and in each of its packets
-	latest            grant      // the newest of carrier.grants: most requests need no other
+	rest, part        uint32     // of the WRITE at hand: bytes that are still to come, and bytes in each packet
+	latest            grant      // the newest of carrier.grants; most requests need only this one
 
-	down     header       // of frames to it
+	down     header       // front of frames to the client
 	ended    uint32       // PSN of the request that ended its queue pair
-	rereads  int32        // READs that are done again
+	rereads  int32        // number of READs that are done again
 	again    uint32       // see doubted
-	verdict  hdr.Syndrome // of the NAK that ended its queue pair; 0: another one
+	verdict  hdr.Syndrome // syndrome of the NAK that ended its queue pair; 0: an operational error
 	turns    uint8        // see flow.seen
 	vagueLen uint32       // see vague
 	counts   uint32       // see flow.msn
-	pastAt   uint32       // of past, as often as it was filled
+	pastAt   uint32       // number of answers that were ever stored in past, modulo 2^32
 	began    clock.Time   // when the message of cur began
-	past     [16]past     // answers to atomics that are not on record any more
+	past     [16]past     // answers to the newest atomics that are not on record any more
 }
 
 // released returns the MSN of c: the number of messages that were answered, modulo 2^24.
@@ -84,7 +84,7 @@ func (r *record) op(f *flow, k uint32) *op {
 // find returns the operation of flow fl that has a packet with PSN psn, and its number k. It returns nil and 0 if no
 // operation on record has one.
 func (r *record) find(fl *flow, psn uint32) (o *op, k uint32) {
-	lo, hi := fl.first, fl.tail // the last one that begins at or before psn
+	lo, hi := fl.first, fl.tail // search for the last operation that begins at or before psn
 	for lo != hi {
 		m := lo + (hi-lo)/2
 		if o := r.op(fl, m); psnLess(psn, o.cpsn) {
@@ -162,7 +162,7 @@ func otherPlace(r *record, fl *flow) *op {
 func (n *order) roomiest(fl *flow) (begin uint32) {
 	for ; ; fl.span *= 2 {
 		most := uint32(0)
-		for k, free := uint32(0), uint32(0); k < 2*fl.span && most < fl.span; k++ { // twice, as the last place has the first one behind it
+		for k, free := uint32(0), uint32(0); k < 2*fl.span && most < fl.span; k++ { // twice around, because the first place follows the last one
 			if n.op(fl, k).isPlaced() {
 				free = 0
 			} else if free++; free > most {
@@ -198,7 +198,7 @@ func (r *record) fade(fl *flow) {
 type past struct {
 	va, prior uint64
 	psn       uint32
-	sum       uint32 // of the others, and not 0: a process may end while it writes them
+	sum       uint32 // checksum of the other fields, never 0: the process may end while it stores them
 }
 
 func (p *past) check() uint32 { return hash(p.va^p.prior<<1^uint64(p.psn)<<40) | 1 }

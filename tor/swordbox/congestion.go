@@ -8,10 +8,9 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// marked are the flows whose requests a connection carried with a congestion
-// mark (CE), those of late, each once. The server answers marks with congestion
-// notifications (CNP, IBTA A17.9.3) to the owner of the connection, at a bounded
-// rate; they are for these flows.
+// marked holds the latest flows of which a connection carried requests with a congestion mark (CE), each flow
+// once. The server answers marks with congestion notifications (CNP, IBTA A17.9.3) to the client whose
+// connection it is, at a bounded rate. The notifications are meant for the clients of these flows.
 type marked struct {
 	flows [8]int32
 	n     int32
@@ -29,10 +28,9 @@ func (m *marked) add(i int32) {
 	m.n++
 }
 
-// congestion hands on a congestion notification, x with the bytes b: one of the
-// server to the clients whose requests were marked; one of a client to the
-// connection that answered it last. False when it belongs to no flow that is
-// followed, and passes.
+// congestion handles a congestion notification, b in buffer x. One from the server goes to the clients whose
+// requests were marked. One from a client goes to the connection over which its newest answer came.
+// congestion returns false, and leaves the frame to pass, if no followed flow has its queue pair.
 func (s *wire) congestion(in int, x *packet.Buf, b []byte) bool {
 	n := s.n
 	slot, client := n.conns.Find(s.ends.Dst, s.f.BTHOf(b).DestQP())
@@ -52,7 +50,7 @@ func (s *wire) congestion(in int, x *packet.Buf, b []byte) bool {
 		return true
 	}
 	if c.marked.n == 0 {
-		// Marked behind the box: it may be about each of those that are served.
+		// Marked behind the box: the notification may be about each operation that c carries.
 		for o, k := n.oldest(c), 0; o != nil && k < mostMarked; o, k = n.behind(o), k+1 {
 			c.marked.add(n.index(n.flowOf(o)))
 		}
@@ -82,14 +80,14 @@ func (s *wire) congestion(in int, x *packet.Buf, b []byte) bool {
 	return true
 }
 
-// mostMarked is how many operations are looked at to find out whom a
-// notification may be about.
+// mostMarked is the largest number of a connection's operations that are looked at to find the clients that a
+// notification is for.
 const mostMarked = 32
 
-// diverted reports whether f's operations go over another's connection.
+// diverted reports whether the newest answer to c's client came over another connection that is followed.
 func (c *client) diverted(n *node) bool { return c.answerer != none && n.flows[c.answerer].synced }
 
-// reroute gives frame x, the bytes b, the addresses of h. Its ICRC is left.
+// reroute gives frame b in buffer x the addresses of h. It does not change the ICRC.
 func (s *wire) reroute(h *header, x *packet.Buf, b []byte) {
 	h.address(b)
 	s.c.Mark(x, packet.Forwarded, reasonMoved)

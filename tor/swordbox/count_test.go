@@ -8,7 +8,8 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// What the server executed before it acknowledges without a look at rights: its MSN stays as it was. Such an answer shows no right, and no word's value.
+// A server acknowledges a request that it executed before without checking rights, and its MSN stays the
+// same. Such an answer shows no right, and no value of a word.
 func TestCount(t *testing.T) {
 	const va = 0x7008
 	again := func(c *party) { // the server acknowledges what it has executed before
@@ -54,8 +55,9 @@ func TestCount(t *testing.T) {
 			c.spsn += 2
 			one(t, c.ack().Out["a"]) // to all three, of which it counts one
 		}, 0},
-		// The client has two that were executed before and are not acknowledged, and two new ones; then it asks for
-		// an answer to the second. The server's MSN has risen by two, which are not the first two.
+		// Of the client's requests, two were executed before and are not acknowledged yet, and two are new.
+		// Then the client asks for an answer to the second. The server's MSN has risen by two, but these are
+		// not the first two.
 		"executed before, and sent again behind new ones": {func(c *party) {
 			c.warm()
 			behind(c, func() {})
@@ -77,7 +79,8 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// What was asked for again behind a READ that is done again has its answer behind the READ's; an atomic in front of it has its answer at once.
+// While a READ is done again, a repeated request behind it is answered after the READ's answer; a repeated
+// atomic in front of it is answered at once.
 func TestAnsweredBesideReread(t *testing.T) {
 	r := newRig(t, muxArgs)
 	a := r.join()
@@ -100,7 +103,8 @@ func TestAnsweredBesideReread(t *testing.T) {
 	}
 }
 
-// Of a server's end that was asked, an acknowledgement of a request in front of the newest one is of another connection's, though the MSN may be the same.
+// A server's end was asked by a probe. An acknowledgement of a request before the newest one comes from the
+// end of another connection, even if the MSN is the same.
 func TestAffirmed(t *testing.T) {
 	r := newRig(t, nil)
 	a := r.join()
@@ -120,7 +124,8 @@ func TestAffirmed(t *testing.T) {
 	}
 }
 
-// The server is silent on one connection, where a READ is done again, and answers on another one. Its client is not told: it goes on asking, or gives up by its own counts.
+// The server is silent on one connection, where a READ is done again, and answers on another one. The client
+// of the first gets no answer of the box: it goes on asking, or gives up by its own counts.
 func TestPatientReread(t *testing.T) {
 	r := newRig(t, muxArgs)
 	a, b := r.join(), r.join()

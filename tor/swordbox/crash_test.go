@@ -62,7 +62,7 @@ func TestNotExecutedBeforeTheCrash(t *testing.T) {
 	question(t, r, a, at+2)
 	a.smsn++
 	got := a.nak(at+1, hdr.SynNAKSequence)
-	// The PSN of the question is spent: what is before it is filled, and its answer is awaited.
+	// The PSN of the question is used up: the PSNs before it are filled, and the answer to it is awaited.
 	same(t, got.Out["b"], a.empty(at+1), a.empty(at+2))
 	same(t, got.Out["a"], b.atomicAckTo(b.psn-2, b.msn+1, 1), b.response(hdr.Acknowledge, b.psn-1, aeth(hdr.SynNAKSequence, b.msn+1), nil))
 	b.msn++
@@ -80,9 +80,9 @@ func (c *party) empty(psn uint32) []byte {
 	return c.moved(c, hdr.WriteOnly, psn, reth(0, 0, 0), nil)
 }
 
-// The answer to the question does not come first: an acknowledgement of what is before it
-// does, or the answer to a READ there. The question was executed for all that, and its PSN
-// would be taken for a repetition. The next process, too, waits for its answer.
+// The first answer is not the one to the question, but an acknowledgement of a request before it, or the
+// answer to a READ there. The server executed the question all the same, and would take a request with its
+// PSN for a repetition. So the next process, too, waits for the answer to the question.
 func TestAnsweredBeforeTheQuestion(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		t.Run(fmt.Sprint(again), func(t *testing.T) {
@@ -102,8 +102,8 @@ func TestAnsweredBeforeTheQuestion(t *testing.T) {
 	}
 }
 
-// No question was asked when the answer to a READ behind the WRITEs says that all is
-// executed: its connection goes on.
+// No question was asked yet when the answer to a READ behind the WRITEs shows that all are executed: the
+// connection goes on.
 func TestReadAnsweredBeforeTheQuestion(t *testing.T) {
 	r, k, a, b := diverged(t, nil)
 	b.learn(a, 0x7008, 1)
@@ -159,8 +159,8 @@ func TestFillsBeforeTheQuestion(t *testing.T) {
 	})
 }
 
-// While it is not known nothing goes over that connection, nor to that word, and
-// nothing is sent again.
+// While it is not known what was executed, nothing goes over that connection, nor to that word, and nothing
+// is sent again.
 func TestNothingMeanwhile(t *testing.T) {
 	r, k, a, b := diverged(t, nil)
 	b.learn(a, 0x7008, 1)
@@ -195,7 +195,7 @@ func TestWordOrderOverACrash(t *testing.T) {
 	same(t, got.Out["b"], b.moved(b, hdr.CompareSwap, b.spsn, atomicETH(0x7010, testRKey, 3, 2), nil))
 }
 
-// What a connection carries is in the order of its PSNs, whoever sent it.
+// The operations that a connection carries are in the order of its PSNs, whichever client sent them.
 func TestCarriedInOrder(t *testing.T) {
 	r, k, a, b := diverged(t, graph.Args{"mode": "mux"})
 	one(t, b.cas(0x7010, 1, 2).Out["b"])
@@ -237,7 +237,7 @@ func TestHeldAnswerIsGone(t *testing.T) {
 	one(t, b.answer(hdr.ReadRespOnly, nil, little(8)).Out["a"])
 }
 
-// late is a box that is told, once, that frames crossed unseen.
+// late is a box that is told, once, that frames crossed without the box.
 type late struct {
 	*Box
 	now bool
@@ -251,7 +251,8 @@ func (l *late) Tick(c *graph.Ctx) clock.Time {
 	return l.Box.Tick(c)
 }
 
-// lateRig is a rig whose box is late when miss is called, and finds that frames crossed unseen.
+// lateRig is a rig with a box that is late when miss is called, and then finds that frames crossed without
+// it.
 func lateRig(t *testing.T) (r *rig, miss func()) {
 	var app *late
 	kind := *Kind()
@@ -272,8 +273,8 @@ func lateRig(t *testing.T) (r *rig, miss func()) {
 	}
 }
 
-// A connection whose first requests may have crossed unseen is not followed from a repetition of its
-// first one on, which anybody may have made up.
+// The first requests of a connection may have crossed without the box. A repetition of the first request does
+// not make the box follow the connection: anybody may have made up that frame.
 func TestLateIsNoBeginning(t *testing.T) {
 	for _, followed := range []bool{false, true} {
 		r, miss := lateRig(t)
@@ -292,9 +293,8 @@ func TestLateIsNoBeginning(t *testing.T) {
 	}
 }
 
-// Frames cross unseen while the process is late. A connection that is not bound goes on
-// as it is, and is followed again; one that is bound is not touched. Words may have
-// changed.
+// Frames cross without the box while the process is late. A connection that is not bound goes on unchanged,
+// and is followed again. One that is bound is not touched. Words may have changed.
 func TestLate(t *testing.T) {
 	r, miss := lateRig(t)
 	a, b := r.join(), r.join()
@@ -311,9 +311,9 @@ func TestLate(t *testing.T) {
 	same(t, a.atomicAck(1).Out["a"], b.atomicAckTo(b.psn-1, b.msn+1, 1))
 }
 
-// The server asks for what it misses once. When its NAK came to nobody, or before all
-// that the other process sent must be there, it says nothing to the question. Then it
-// is asked with a repetition of long ago, and twice the same answer tells.
+// The server asks once for a request that it misses. If its NAK reached no process, or if it came before all
+// frames of the other process must have arrived, the server says nothing to the question. Then the box asks
+// with a repetition of a very old request, and the same answer twice decides.
 func TestAskedForOnce(t *testing.T) {
 	prepare := func(t *testing.T) (r *rig, a, b *party, at uint32, old []byte) {
 		r, k, a, b := diverged(t, nil)
@@ -374,7 +374,7 @@ func TestAskedForOnce(t *testing.T) {
 		none0(t, old(a, at).Out["b"])
 		same(t, old(a, at+1).Out["a"], b.atomicAckTo(b.psn-1, b.msn+2, 2))
 	})
-	// What is acknowledged is the newest request that was no READ: the READ may be executed.
+	// The server acknowledges its newest request that is no READ. The READ may be executed.
 	t.Run("behind a READ", func(t *testing.T) {
 		r, k, a, b := diverged(t, nil)
 		b.learn(a, 0x7008, 1)
@@ -410,7 +410,7 @@ func TestAskedForOnce(t *testing.T) {
 	})
 }
 
-// A server that is not ready for the question is asked again, and nobody is ended.
+// A server that is not ready for the question is asked again, and no connection is ended.
 func TestQuestionNotReady(t *testing.T) {
 	r, _, a, _, at := underWay(t, nil)
 	question(t, r, a, at+2)
@@ -451,8 +451,8 @@ func TestReadLostBehindTheQuestion(t *testing.T) {
 	}
 }
 
-// What a connection leaves does not go to one that waits for the answer to a question:
-// its next PSN is the question's.
+// The operations that an ending connection leaves do not go to a connection that waits for the answer to a
+// question: its next PSN is the question's.
 func TestNoHeirInQuestion(t *testing.T) {
 	r, _, _, _ := diverged(t, nil)
 	n := (*r.box().nodes.Load())[0]
@@ -469,7 +469,8 @@ func TestNoHeirInQuestion(t *testing.T) {
 	}
 }
 
-// Nor does what the server may refuse go to any: the successor's connection would end for it.
+// Operations that the server may refuse go to no other connection: a refusal would end the successor's
+// connection.
 func TestNoHeirOfWhatMayBeRefused(t *testing.T) {
 	r, _, _, _ := diverged(t, nil)
 	n := (*r.box().nodes.Load())[0]
@@ -489,7 +490,7 @@ func TestNoHeirOfWhatMayBeRefused(t *testing.T) {
 	}
 }
 
-// What the server says that it has not executed teaches nothing about rights.
+// A request that the server says it has not executed teaches nothing about rights.
 func TestCutTeachesNothing(t *testing.T) {
 	const other = testRKey + 9
 	r, k, a, b := diverged(t, nil)
@@ -506,8 +507,9 @@ func TestCutTeachesNothing(t *testing.T) {
 	}
 }
 
-// A process asks its server what was executed, is told, and ends, too, while a READ's answer is still missing. The next one
-// counts on behind the question: the server would take a request with its PSN for a repetition.
+// A process asks its server what was executed, gets the answer, and is killed, too, while a READ's answer is
+// still missing. The next process counts on behind the PSN of the question: the server would take a request
+// with that PSN for a repetition.
 func TestAskedAndKilled(t *testing.T) {
 	r, k, a, b := diverged(t, nil)
 	at := a.spsn

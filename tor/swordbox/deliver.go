@@ -11,7 +11,7 @@ func (n *order) due(f *flow) {
 	if !f.isReady {
 		f.isReady = true
 		k := len(n.ready)
-		n.ready = n.ready[:k+1] // there is room for all flows
+		n.ready = n.ready[:k+1] // its capacity is the number of flows
 		n.ready[k] = f
 	}
 	if f.waits {
@@ -25,7 +25,7 @@ func (s *clientSide) deliver(fl *flow) {
 	if !fl.synced || fl.gone {
 		return
 	}
-	if !fl.trusted { // the server's own answers passed
+	if !fl.trusted { // the server's own answers have passed
 		for fl.head != fl.tail {
 			if o := n.op(fl, fl.head); o.state != sDone {
 				return
@@ -34,7 +34,7 @@ func (s *clientSide) deliver(fl *flow) {
 		}
 		return
 	}
-	ackPSN, ack := uint32(0), false // answers that one acknowledgement can give
+	ackPSN, ack := uint32(0), false // answers that one acknowledgement can give together
 	wanted := false
 	flush := func() bool {
 		if ack && wanted && !s.answer(fl, hdr.Acknowledge, ackPSN, fl.syn, 0) {
@@ -87,7 +87,7 @@ func (s *clientSide) deliver(fl *flow) {
 			return
 		}
 		if o.kind == kRead && o.holds() {
-			s.relayHeld(fl, o, o.got) // it began to come while others were due
+			s.relayHeld(fl, o, o.got) // part of its answer came before its turn
 		}
 		if psn, ok := n.part(o); ok && fl.tellPart && fl.rereads == 0 {
 			s.answer(fl, hdr.Acknowledge, psn, fl.syn, 0)
@@ -196,7 +196,7 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 	info := s.f.Op.Info().Flags
 	switch {
 	case info&hdr.IsAtomic != 0:
-		for k := range uint32(len(fl.past)) { // the newest first: PSNs come round
+		for k := range uint32(len(fl.past)) { // the newest first, because PSNs repeat after 2^24
 			if p := &fl.past[(fl.pastAt-1-k)&15]; p.whole() && p.psn == psn && p.va == be.Uint64(b[s.f.BTH+hdr.BTHLen:]) {
 				s.answer(fl, hdr.AtomicAck, psn, fl.syn, p.prior)
 				return

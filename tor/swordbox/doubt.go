@@ -5,36 +5,35 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// A process that took over from another one has the PSNs and contents of all that
-// is open, and what was sent with one PSN is only ever sent again with it, as it was.
-// WRITEs in the place of atomics are another matter. They were computed from what
-// their words were then; clients that were not held up meanwhile may have changed
-// these since. A WRITE that the server has executed already is done. One that never
-// came to it must not be sent again: what it leaves would undo theirs. Its client is
-// to repeat the atomic, as it came, and a new outcome is found.
+// A process that takes over has the PSNs and contents of all open operations. A request with a given PSN is
+// only ever sent again with this PSN and unchanged.
 //
-// So the server is asked which of them it executed. The question is a WRITE of nothing,
-// with the PSN behind all that is open. The queue pair has the right to it, as it takes
-// WRITEs in the place of atomics, and nobody checks its R_Key. Either it is executed,
-// then all is, or the server asks for the PSN that it misses: what has that or a later
-// one was not executed. Frames of the other process may still come, until settle= after
-// its end; until then nothing is asked, and a NAK (PSN sequence error) says nothing: what
-// it asks for may be under way.
+// WRITEs in the place of atomics need more care. Each was computed from the value that its word had then.
+// While no process ran, clients that were not held back may have changed the word. A WRITE that the server
+// has executed is done. A WRITE that never reached the server must not be sent again, because it would undo
+// their changes. Instead its client has to repeat the atomic, and the box finds a new outcome.
 //
-// A server asks for a PSN once, and then says nothing of later ones until it has that
-// one (rxe_resp.c: sent_psn_nak). If that NAK came too early, or was lost, the question has no
-// answer. So with the second question comes a repetition of a request of long ago, which
-// the server answers with the newest request that it has executed (see judge).
+// So the box asks the server which of these WRITEs it executed. The question is a WRITE of no bytes, with the
+// PSN behind all open operations. The queue pair has the right to write, since it carries WRITEs in the place
+// of atomics, and no responder checks the R_Key of a WRITE of no bytes. If the server executes the question,
+// it has executed all that is before it. Otherwise the server asks for the PSN that it misses: it has
+// executed no request with this PSN or a later one. Frames of the other process may still arrive until
+// settle= after its end. Until then the box asks nothing, and a NAK (PSN sequence error) says nothing,
+// because the request that the NAK asks for may be under way.
 //
-// From the first question on its PSN is spent, whatever the server says: a copy of the
-// question may be executed at any time, and then a request with that PSN would be taken
-// for its repetition, and be acknowledged without being executed. So the connection
-// carries nothing new until the answer to the question came. When the server misses
-// PSNs before that one, they are filled with WRITEs of nothing; then the question comes
-// to its turn. All of that is for the next process to go on with, too.
+// A server asks for a missing PSN once, and answers no later PSN until it has that one (rxe_resp.c:
+// sent_psn_nak). If this NAK came too early, or was lost, the question gets no answer. So from the second
+// question on the box also sends a duplicate of a request of long ago. The server answers this with the
+// newest request that it has executed (see judge).
+//
+// From the first question on its PSN is used, whatever the server says: a copy of the question may be
+// executed at any time. The server would then take another request with this PSN for a duplicate, and
+// acknowledge it without executing it. So the connection carries nothing new until the question is answered.
+// If the server misses PSNs before the question's, the box fills them with WRITEs of no bytes, and then the
+// question has its turn. The next process goes on with all of this, too.
 
-// inquire asks the server which of the operations that connection c carries it has
-// executed. A server that answers, and does not say it for giveup=, never will.
+// inquire asks the server which of the operations that connection c carries it has executed. A server that
+// sends answers, but none to the question for giveup=, will never answer it: then the connection fails.
 func (s *carrierSide) inquire(c *flow) {
 	if c.heard.Sub(max(c.loaded, s.n.ledger.mem.barred)) >= clock.Duration(s.cfg.giveup) {
 		s.fail(c)
@@ -45,7 +44,7 @@ func (s *carrierSide) inquire(c *flow) {
 	}
 	if !c.gated {
 		c.gate = c.next
-		c.gated = true // last: the process may end between any two
+		c.gated = true // stored last, because the process may end between any two stores
 	}
 	s.emptyWrite(&c.up, c.gate)
 	if c.tries > 0 && s.emptyWrite(&c.up, c.longAgo()) {
@@ -54,11 +53,12 @@ func (s *carrierSide) inquire(c *flow) {
 	c.tried(s.c.Now())
 }
 
-// longSince is how far behind the newest acknowledged PSN the repetition is. A server that
-// acknowledges the repetition itself, which says nothing, is told from others by that.
+// longSince is the distance in PSNs of the duplicate from the newest acknowledged PSN. By this distance the
+// box recognises a server that acknowledges the duplicate's own PSN, which says nothing.
 const longSince = farOff / 2
 
-// longAgo is the PSN of that repetition. It is not where the connection began: another one with the same numbers may begin there, too.
+// longAgo returns the PSN of this duplicate. The PSN is not near the first PSN of the connection, because
+// another connection with the same numbers may begin there, too.
 func (c *flow) longAgo() uint32 {
 	psn := (c.acked - longSince) & hdr.PSNMask
 	if d := hdr.PSNDiff(psn, c.start); d > -narrow && d < narrow {
@@ -67,12 +67,11 @@ func (c *flow) longAgo() uint32 {
 	return psn
 }
 
-// judge takes from answer b, with PSN psn, to connection c, which is in doubt, what the
-// server has executed. When the only answer to a question and a repetition, twice, is the
-// acknowledgement of what was known already, nothing behind that is executed. READs may
-// be: Linux (rxe) acknowledges the newest request that was none. One such acknowledgement
-// is not enough: it may be that to a repetition of the other process's, with requests
-// behind it that wait at a server that paused.
+// judge learns from answer b, with PSN psn, to connection c in doubt, what the server has executed. If twice
+// the only answer to a question and a duplicate is the acknowledgement of a PSN that was known to be
+// executed, then nothing behind it was executed, except perhaps READs: Linux (rxe) acknowledges the newest
+// request that was no READ. One such acknowledgement is not enough, because it may answer a duplicate that
+// the other process sent, while requests behind that duplicate wait at a server that paused.
 func (s *carrierSide) judge(c *flow, psn uint32, b []byte) {
 	if !c.gated {
 		return
@@ -95,17 +94,17 @@ func (s *carrierSide) judge(c *flow, psn uint32, b []byte) {
 			return
 		}
 	}
-	c.inDoubt = false // the WRITEs are executed
+	c.inDoubt = false // the server has executed the WRITEs
 }
 
-// mayAsk reports whether it is time to ask the server about connection c, which is given
-// up when it is gone.
+// mayAsk reports whether it is time to ask the server about connection c. If the server's end of c is gone,
+// or c is in the middle of a message for more than giveup=, c fails.
 func (s *carrierSide) mayAsk(c *flow) bool {
 	now := s.c.Now()
 	switch {
 	case now < s.n.ledger.mem.barred:
 		return false
-	case c.cur != none: // a question in the middle of a message would be an error
+	case c.cur != none: // the server would refuse a question in the middle of a message
 		if now.Sub(c.began) > s.cfg.giveup {
 			s.fail(c)
 		}
@@ -117,8 +116,9 @@ func (s *carrierSide) mayAsk(c *flow) bool {
 	return c.tries == 0 || now.Sub(c.since) >= min(leastPatience<<min(c.tries, 10), clock.Duration(s.cfg.giveup)/5)
 }
 
-// fill sends what the server misses before the question of connection c, from the PSN on
-// that it expects, and the question: some of it, the rest when that was answered.
+// fill sends WRITEs of no bytes with the PSNs that the server misses before the question of connection c,
+// from c.next on, and then the question. One call sends a burst at most; the answer to it makes room for the
+// next.
 func (s *carrierSide) fill(c *flow) {
 	c.filled = c.next
 	for range burst {
@@ -130,8 +130,8 @@ func (s *carrierSide) fill(c *flow) {
 	c.tried(s.c.Now())
 }
 
-// concludes handles answer b, with PSN psn, when it is to the question of connection c, or
-// to what fills the PSNs before that. False when it is not.
+// concludes handles answer b, with PSN psn, if it answers the question of connection c or a WRITE that fills
+// the PSNs before the question. Otherwise it returns false.
 func (s *carrierSide) concludes(c *flow, psn uint32, b []byte) bool {
 	if !c.gated || psnLess(psn, c.next) || psnLess(c.gate, psn) || s.f.Op != hdr.Acknowledge {
 		return false
@@ -142,7 +142,7 @@ func (s *carrierSide) concludes(c *flow, psn uint32, b []byte) bool {
 	c.hears(s.c.Now())
 	switch {
 	case syn.ACK():
-		c.ack(psn) // first: the next process takes it from there
+		c.ack(psn) // first, because the next process relies on it
 		c.noRead = psn | knownPSN
 		if c.next = psnAdd(psn, 1); psn == c.gate {
 			c.inDoubt, c.gated = false, false
@@ -155,7 +155,7 @@ func (s *carrierSide) concludes(c *flow, psn uint32, b []byte) bool {
 		if s.acked(c, psnAdd(psn, hdr.PSNMask)); c.gated {
 			s.fill(c)
 		}
-	case syn.RNR(): // it is asked again in its time
+	case syn.RNR(): // the question is repeated when its time comes
 		c.next = psn
 		s.acked(c, psnAdd(psn, hdr.PSNMask))
 	default:
@@ -165,9 +165,9 @@ func (s *carrierSide) concludes(c *flow, psn uint32, b []byte) bool {
 	return true
 }
 
-// cut: the server expects PSN psn on connection c. It has executed nothing of what has
-// that or a later one: the clients of that are to send it again. The PSNs up to that of
-// the question are filled.
+// cut ends the doubt about connection c. The server expects PSN psn, and has executed no request with this
+// PSN or a later one. The clients of these requests have to send them again, and the PSNs up to the
+// question's are filled.
 func (s *carrierSide) cut(c *flow, psn uint32) {
 	n := s.n
 	last, o := (*op)(nil), n.oldest(c)

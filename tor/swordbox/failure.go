@@ -19,7 +19,7 @@ func (n *order) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 			break
 		}
 		known := !o.answered() || o.kind == kRead
-		if !known && o.is(fForetold) && n.foresaw(o) { // the server has executed it, and nothing came between
+		if !known && o.is(fForetold) && n.foresaw(o) { // the server has executed it, and its word did not change in between
 			o.prior, known = n.beside(o).want, true
 		}
 		n.lose(o, known)
@@ -101,7 +101,7 @@ func (s *carrierSide) bequest(c *flow) {
 func (n *order) successor(l *flow, o *op) *flow {
 	x := n.keys.find(o.rkey)
 	if x == nil || x.until != 0 || !o.is(fRight) || !x.allows(o, accessOf(o)) {
-		return nil // the server may refuse it, and would end the successor
+		return nil // the server may refuse it, which would end the successor
 	}
 	can := func(c *flow) bool {
 		return c != l && c.trusted && !c.dead && !c.gone && !c.unsure && c.unkept == 0 && c.cur == none && !c.repair && !c.inDoubt && !c.gated &&
@@ -190,7 +190,7 @@ func (s *clientSide) forsake(fl *flow) {
 func (s *clientSide) remove(fl *flow) {
 	n := s.n
 	if !fl.synced {
-		*fl = noFlow // what was learnt of it meanwhile is not the next one's
+		*fl = noFlow // what it learnt meanwhile is not the next connection's
 		return
 	}
 	leave(s, fl)
@@ -214,7 +214,7 @@ func leave(s *clientSide, fl *flow) {
 	s.carriers.bequest(fl)
 	for k := fl.first; k != fl.tail; k++ {
 		if o := n.op(fl, k); o.state == sOpen {
-			o.flags |= fOrphan // on another connection, where what is behind it needs it
+			o.flags |= fOrphan // it stays on the connection that carries it, because operations behind it need it
 		} else {
 			n.shelf.unkeep(o)
 		}

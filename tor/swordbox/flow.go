@@ -30,30 +30,30 @@ var noFlow = flow{client: client{answerer: none, lane: none, cur: none}, carrier
 // The order of the fields keeps those that most frames need in few cache lines; see TestLines.
 type flow struct {
 	synced  bool // requests are on record, and both numberings are known
-	seen    bool // before that: arrived is known, and turns requests came in order
-	trusted bool // since then the server has answered: down, and the MSN, are known
-	young   bool // followed lately: clients may still repeat requests from before start, which are not on record; then both ends counted alike
+	seen    bool // not synced yet: arrived is known, and turns requests came in order
+	trusted bool // synced, and the server has answered since: down and the MSN are known
+	young   bool // followed lately, and both ends counted alike at that time: clients may still repeat requests from before start, which are not on record
 	// onward is set when the server's PSNs are so far beyond start that they may wrap around to it.
 	onward      bool
 	bound       bool       // on record in memory that outlives the process: its two ends count differently
-	quiet       bool       // for so long that it is time to see whether the server's end is there
+	quiet       bool       // quiet for so long that the server has to be asked whether its end is there
 	told        bool       // its client was told that it is lost
 	start       uint32     // PSN of the first request on record
 	shape       shape      // of frames to the server
-	mtu, mtuLow uint32     // path MTU, 0: not known; and what it is at least
-	lost        clock.Time // of a connection lost with another process: until then its client is told, at least
+	mtu, mtuLow uint32     // path MTU in bytes, 0: not known; and a lower bound of it
+	lost        clock.Time // not 0: the connection was lost with another process, and its client is told of this at least until then
 
 	client
 	carrier
 
-	late     hold.Queue // a repetition of its client's that waits: of the oldest request with sUnsent, or of a READ that was answered
-	notReady uint32     // with lags: PSN that its client has to send again next
+	late     hold.Queue // a duplicate that waits, at most one: of the client's oldest request in sUnsent, or of an answered READ
+	notReady uint32     // with lags: PSN of the next packet that its client has to send again
 	early    hold.Queue // requests behind a READ whose length is not known: see clientSide.wait
-	proven   uint32     // the longest payload of a WRITE's packet that the server acknowledged over this connection, if over leastProven: see unproven
-	sumless  bool       // its UDP checksums say nothing: that of the first request on record was wrong
-	unshared uint8      // operations of its client over its own connection since another's READ or atomic was sent over it, at most 255
-	replayed uint16     // the READ that the server was last asked to answer again under its old PSNs: its place on record, plus 1; see order.replays
-	msn      uint32     // until it is counted: with knownMSN the MSN that the server had after operation number counts; then, with newestMSN, the newest that it has said
+	proven   uint32     // bytes of the longest packet of a WRITE that the server acknowledged over this connection, if over leastProven: see unproven
+	sumless  bool       // the first request on record had a wrong UDP checksum: its UDP checksums mean nothing
+	unshared uint8      // operations of its client over its own connection since it last carried another client's READ or atomic, at most 255
+	replayed uint16     // place on record, plus 1, of the READ that the server was last asked to answer again under its old PSNs: see order.replays
+	msn      uint32     // not counted yet: with knownMSN, the server's MSN after operation number counts; counted: with newestMSN, the server's newest MSN
 }
 
 // mustRepeat reports whether f's client has to send requests again before new ones may go to the server: one for
@@ -154,7 +154,7 @@ func (fl *flow) packets(f *hdr.Frame, b []byte) uint32 {
 	case fl.mtu != 0:
 		return (ln + fl.mtu - 1) / fl.mtu
 	}
-	return 1 // for the time being: see client.vague
+	return 1 // until the number is known: see client.vague
 }
 
 // inTurn follows the PSNs of a flow that is not synced. It reports whether request b, with headers f and PSN psn, has
@@ -162,7 +162,7 @@ func (fl *flow) packets(f *hdr.Frame, b []byte) uint32 {
 func (fl *flow) inTurn(f *hdr.Frame, b []byte, psn uint32) bool {
 	d := hdr.PSNDiff(psn, fl.arrived)
 	if fl.seen && d < 0 {
-		return false // a repetition, or one from far away: what the server has executed already may lie there
+		return false // a duplicate, or far away: the server may have executed requests with these PSNs
 	}
 	if !fl.seen || d > 0 {
 		fl.turns = 0

@@ -4,10 +4,10 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// Flush implements graph.Flusher: frames crossed unseen, as this worker was late. None
-// of connections that are bound did. The numbering of the others is not known any more;
-// both ends of them count alike, so that they go on without this app, and it takes
-// their numbering over again. Words may have been changed.
+// Flush implements graph.Flusher: frames crossed in the kernel, because this worker was late. Frames of bound
+// connections did not. The numbering of the other connections is unknown now. Both ends of these count alike,
+// so they go on without the app, which then takes their numbering over again. Frames that crossed may have
+// changed words.
 func (s *Box) Flush(c *graph.Ctx) {
 	s.c = c
 	until := c.Now().Add(s.cfg.settle)
@@ -22,12 +22,12 @@ func (s *Box) Flush(c *graph.Ctx) {
 			if f.bound {
 				continue
 			}
-			n.row(f).Client.HasPSN = false // its first request may have crossed: who sends that PSN now repeats it, or makes it up
+			n.row(f).Client.HasPSN = false // its first request may have crossed: then a request with this PSN is a duplicate, or was made up
 			seen, expected := f.seen || f.synced, f.arrived
 			if f.synced {
 				n.unfollow(f)
 			}
-			f.seen, f.arrived = seen, expected // what was there before is not what comes next
+			f.seen, f.arrived = seen, expected // a request from before is not the next one
 		}
 		s.clients.settle()
 	}
@@ -35,7 +35,8 @@ func (s *Box) Flush(c *graph.Ctx) {
 	s.c = nil
 }
 
-// unfollow forgets the numbering of f, whose ends count alike, and what was open. Where it came to is kept.
+// unfollow forgets f's numbering and its open operations. f's two ends count alike. The PSN that its client
+// has reached is kept.
 func (n *order) unfollow(f *flow) {
 	n.dismiss(f, reasonAbsorbed)
 	n.keys.recall(f)

@@ -135,8 +135,8 @@ func (s *responder) serve(b []byte) (out [][]byte) {
 	return out
 }
 
-// bout is clients and a server that a program of bytes makes talk, and frames
-// that nobody should send among it.
+// bout is a set of clients and a server. A program of bytes makes them talk, and puts frames among theirs
+// that no correct sender sends.
 type bout struct {
 	*player
 	r       *rig
@@ -148,14 +148,14 @@ type bout struct {
 	// sent are the PSNs that were ever sent from a client's address to its
 	// queue pair.
 	sent []map[uint32]bool
-	came map[string]bool // from clients: it may go on later as it is
-	// from are source addresses and queue pairs of what came from clients: the server may be asked
-	// about any of it.
+	came map[string]bool // from clients: may go on later unchanged
+	// from are the source addresses and queue pairs of the frames that came from clients: the box may ask the
+	// server about any of them.
 	from map[[2]uint32]bool
 	hold int
 }
 
-// push gives the box a frame and looks at what comes out.
+// push gives the box a frame and checks the frames that come out.
 func (x *bout) push(in string, b []byte) {
 	x.now += time.Microsecond
 	x.history = append(x.history, taped{in: in, b: b})
@@ -197,7 +197,7 @@ func source(b []byte, f *hdr.Frame) [2]uint32 {
 	return [2]uint32{be.Uint32(f.IPv4Of(b)[12:]), f.BTHOf(b).DestQP()}
 }
 
-// collect takes what came out; in, if not nil, is the frame that passed.
+// collect takes the frames that came out. in, if not nil, is the frame that passed.
 func (x *bout) collect(in []byte) {
 	for side, e := range x.ends {
 		for {
@@ -221,8 +221,8 @@ func (x *bout) collect(in []byte) {
 	}
 }
 
-// check: a frame that was made or changed belongs to one connection, is whole,
-// and tells a client nothing about what it did not send.
+// check: a frame that was made or changed belongs to one connection, is whole, and tells a client nothing
+// about an operation of another one.
 func (x *bout) check(side int, b []byte) {
 	var f hdr.Frame
 	if why := hdr.Parse(b, &f); why != hdr.IsRoCE {
@@ -450,9 +450,8 @@ func (x *bout) done() {
 	}
 }
 
-// FuzzFrames: whatever comes from both sides, nothing panics, no frame is lost
-// or held without bound, and no client is told anything about what it did not
-// send.
+// FuzzFrames: whatever comes from both sides, nothing panics, no frame is lost or held without bound, and no
+// client gets an answer to an operation that it did not send.
 func FuzzFrames(f *testing.F) {
 	for seed := range uint64(12) {
 		f.Add(byte(seed), program(100+seed, 60), []byte{})

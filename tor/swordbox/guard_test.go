@@ -33,8 +33,8 @@ func (r *rig) knows(va uint64) bool {
 	return w != none && n.words.believes(&n.words.w[w])
 }
 
-// TestGuards: what is not as it should be never moves, completes or answers an
-// operation of anybody else; it is counted, and dropped when that is set.
+// TestGuards: a frame that is not as it should be never moves, and never completes or answers an operation of
+// another client. It is counted, and with guard=drop dropped.
 func TestGuards(t *testing.T) {
 	const va = 0x7000
 	type want struct {
@@ -239,8 +239,7 @@ func TestFull(t *testing.T) {
 				t.Errorf("got %s, want %s", text(got.Out["b"][i].Bytes), text(want))
 			}
 		}
-		// The client is told what to send again once what came before is
-		// answered.
+		// The client is told what to send again as soon as the requests before are answered.
 		a.smsn += 3
 		got = r.Push("b", a.response(hdr.Acknowledge, s+18, aeth(hdr.SynACK, a.smsn), nil))
 		same(t, got.Out["a"], b.ackTo(p+18, 20), b.nakTo(p+19, 20, hdr.SynNAKSequence))
@@ -251,7 +250,7 @@ func TestFull(t *testing.T) {
 		q, s := b.psn, a.spsn
 		same(t, b.write(va, 1).Out["b"], b.moved(a, hdr.WriteOnly, s, reth(va, testRKey, 8), little(1)))
 		same(t, a.ack().Out["a"], b.ackTo(q, 2))
-		// What would have to be gathered goes over its own connection.
+		// A WRITE that the box would have to gather goes over its own connection.
 		h := reth(va, testRKey, 300)
 		q = b.spsn
 		same(t, b.request(hdr.WriteFirst, h, make([]byte, 256)).Out["b"], b.made(hdr.WriteFirst, q, h, make([]byte, 256)))
@@ -300,7 +299,7 @@ func TestLostAnswers(t *testing.T) {
 	}
 	got = r.Push("b", a.response(hdr.AtomicAck, s, binary.BigEndian.AppendUint64(aeth(hdr.SynACK, a.smsn), 1), nil))
 	same(t, got.Out["a"], b.atomicAckTo(p, 3, 1), b.ackTo(p+1, 4))
-	// With nobody to say anything, the box itself sends again in time.
+	// When neither server nor client says anything, the box itself sends again in time.
 	p, s = b.psn, a.spsn+2
 	w := one(t, b.write(va, 4).Out["b"])
 	again := r.Advance(40 * time.Millisecond).Out["b"]
@@ -311,8 +310,8 @@ func TestLostAnswers(t *testing.T) {
 	same(t, r.Push("b", a.response(hdr.Acknowledge, s, aeth(hdr.SynACK, a.smsn), nil)).Out["a"], b.ackTo(p, 5))
 }
 
-// TestInherited: when a connection fails, what leaves a known value in a word
-// goes on over another one, in its order; nobody is told.
+// TestInherited: when a connection fails, operations that leave a known value in a word go on over another
+// one, in their order. No client gets an error.
 func TestInherited(t *testing.T) {
 	const va = 0x7000
 	start := func(t *testing.T) (r *rig, a, b, c *party) {
@@ -400,10 +399,9 @@ func TestRereadLost(t *testing.T) {
 	}
 }
 
-// TestServerGone: a server that says nothing on a connection, although it does
-// on others, has no end of it any more, and those whose operations may or may not
-// have been executed are told. While it says nothing at all it may be that it
-// pauses: nobody is told, as nobody would be without the box.
+// TestServerGone: a server that is silent on one connection, but answers on others, has lost its end of that
+// connection. The clients whose operations may or may not have been executed get an error. While the server
+// is silent on all connections it may only pause: no client gets an error, as none would without the box.
 func TestServerGone(t *testing.T) {
 	const va = 0x7000
 	r := newRig(t, nil)

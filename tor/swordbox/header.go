@@ -8,14 +8,14 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// header is a frame's front up to the end of the BTH.
+// header is the front of a frame, from its first byte to the end of the BTH.
 type header struct {
 	shape
 	b [14 + 2*4 + 40 + 8 + hdr.BTHLen]byte
 }
 
-// shape is where the headers of a frame are. Frames of one shape differ in field
-// values alone.
+// shape holds the offsets of a frame's headers, and which network header it has. Frames of one shape differ
+// only in the values of fields.
 type shape struct {
 	l3, l4, bth uint8
 	net         uint8
@@ -24,8 +24,8 @@ type shape struct {
 func (h *header) known() bool { return h.bth != 0 }
 func (h *header) len() int    { return int(h.bth) + hdr.BTHLen }
 
-// learn takes the front of frame b; false when it has IP options or extension
-// headers, which frames made from it would have to carry.
+// learn copies the front of frame b with headers f. It returns false if b has IP options or extension
+// headers, because frames that are made from h would have to carry them, too.
 func (h *header) learn(b []byte, f *hdr.Frame) bool {
 	n := int(f.BTH) + hdr.BTHLen
 	l3 := hdr.IPv6Len
@@ -43,41 +43,43 @@ func (h *header) learn(b []byte, f *hdr.Frame) bool {
 	h.l3, h.l4, h.bth, h.net = uint8(f.L3), uint8(f.L4), uint8(f.BTH), f.Net
 	noUDPSum(h.b[:], f)
 	if f.ECNOf(b) == hdr.CE {
-		f.SetECN(h.b[:], hdr.ECT0) // the mark is of this frame alone
+		f.SetECN(h.b[:], hdr.ECT0) // a congestion mark belongs to one frame
 	}
 	return true
 }
 
-// frame are the headers of frame b, of that operation, with front h, whose extended
-// headers, payload and pad end four bytes before the frame does.
+// frame returns the headers of frame b, which has front h and that opcode. The ICRC is the last four bytes of
+// b.
 func (h *header) frame(b []byte, opcode hdr.Opcode) hdr.Frame {
 	return hdr.Frame{Net: h.net, Op: opcode, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth), End: uint16(len(b) - hdr.ICRCLen)}
 }
 
-// mac is the MAC address that frames with front h go to.
+// mac returns the destination MAC address of frames with front h.
 func (h *header) mac() uint64 { return macOf(h.b[:]) }
 
-// fits reports whether h can be put on parsed frame f.
+// fits reports whether h has the shape of the parsed frame f, so that it can replace f's front.
 func (h *header) fits(f *hdr.Frame) bool {
 	return uint16(h.l3) == f.L3 && uint16(h.l4) == f.L4 && uint16(h.bth) == f.BTH && h.net == f.Net
 }
 
-// same reports whether frame b, with headers f, goes to the server as a frame with front h does: of the same shape, from and to the same MAC addresses, with
-// the same tags, P_Key and hops to live, and with no UDP checksum that is wrong.
+// same reports whether the path and the server treat frame b, with headers f, as they do a frame with front
+// h. So both must have the same shape, MAC addresses, tags, P_Key and TTL, and b no wrong UDP checksum.
 func (h *header) same(b []byte, f *hdr.Frame) bool {
 	pkey := int(h.bth) + 2
 	return h.fits(f) && bytes.Equal(b[:h.l3], h.b[:h.l3]) && f.HopsOf(b) == h.hops() && be.Uint16(b[pkey:]) == be.Uint16(h.b[pkey:]) && udpSumOK(b, f)
 }
 
-// arrives reports whether plain request b, of a client's whose requests have front h, plain too, plainly comes to the server's end, which row tells of: it goes to the
-// MAC address of the server's answers, under their P_Key, from a station, and has as many hops to live and no UDP checksum.
+// arrives reports whether the plain request b reaches the server's queue pair for certain. The client's
+// requests have front h, also plain; row has what is known of the server. b must go to the MAC address that
+// the server answers from, with the server's P_Key as a full member, from a station's MAC address, with at
+// least the TTL of h and without a UDP checksum.
 func (h *header) arrives(b *[plainLen]byte, row *conn.Row) bool {
 	pkey := be.Uint16(b[plainBTH+2:])
 	return be.Uint64(b[:])>>16 == be.Uint64(row.Server.L2[4:])&(1<<48-1) && pkey == row.PKey && pkey&0x8000 != 0 && hdr.Ethernet(b[:]).FromStation() &&
 		b[plainL3+8] >= h.b[plainL3+8] && be.Uint16(b[plainL4+6:]) == 0
 }
 
-// hops is the TTL, or hop limit, of frames with front h.
+// hops returns the TTL, or hop limit, of frames with front h.
 func (h *header) hops() uint8 { return *h.hopsAt() }
 
 func (h *header) hopsAt() *uint8 {
@@ -87,8 +89,8 @@ func (h *header) hopsAt() *uint8 {
 	return &h.b[h.l3+7]
 }
 
-// alike reports whether frame b, with headers f, has the tags that h has, in any priority, but for a priority tag, which one of both may have,
-// and no IP options.
+// alike reports whether frame b, with headers f, has VLAN tags of the same types (TPIDs) as h, whatever their
+// values, and no IP options. Or one of both has a single tag and the other has none, as with a priority tag.
 func (h *header) alike(b []byte, f *hdr.Frame) bool {
 	if h.fits(f) {
 		for at := hdr.EthernetLen - 2; at < int(h.l3)-2; at += hdr.VLANLen {
@@ -98,7 +100,7 @@ func (h *header) alike(b []byte, f *hdr.Frame) bool {
 		}
 		return true
 	}
-	untagged := func(b []byte, l3 int) int { // how far the tag moves what is behind it; -1: there is more
+	untagged := func(b []byte, l3 int) int { // number of bytes by which the tag moves what follows it; -1: there are other tags
 		switch {
 		case l3 == hdr.EthernetLen:
 			return 0
@@ -111,7 +113,7 @@ func (h *header) alike(b []byte, f *hdr.Frame) bool {
 	return own >= 0 && others >= 0 && h.net == f.Net && int(h.bth)-own == int(f.BTH)-others
 }
 
-// udpSumOK reports whether the UDP checksum of frame b, with headers f, is right, if it has one.
+// udpSumOK reports whether frame b, with headers f, has a right UDP checksum or none.
 func udpSumOK(b []byte, f *hdr.Frame) bool {
 	if f.L4 == 0 || f.UDPOf(b).Checksum() == 0 {
 		return true
@@ -125,12 +127,11 @@ func udpSumOK(b []byte, f *hdr.Frame) bool {
 	return hdr.Checksum(b[f.L4:int(f.L4)+n], hdr.PseudoSum(ip.Src(), ip.Dst(), hdr.ProtoUDP, n)) == 0
 }
 
-// address gives a frame that h fits on the addresses of h: Ethernet, VLAN, IP,
-// UDP source port, P_Key and queue pair, and the treatment on the way that belongs
-// to them: class of traffic, hops. An ECN mark stays with the frame. The ICRC is
-// left.
+// address gives frame b, which h fits, the addresses of h: Ethernet, VLAN, IP, UDP source port, P_Key and
+// queue pair. It also takes from h the treatment on the path: traffic class and TTL. The frame keeps its ECN
+// mark. address does not change the ICRC.
 func (h *header) address(b []byte) {
-	if h.shape == plain { // most are: all offsets are constants
+	if h.shape == plain { // as most frames are: all offsets are constants
 		to, from := (*[plainLen]byte)(b), (*[plainLen]byte)(h.b[:])
 		*(*[hdr.EthernetLen]byte)(to[:]) = [hdr.EthernetLen]byte(from[:])
 		addressIPv4((*[hdr.IPv4Len]byte)(to[plainL3:]), (*[hdr.IPv4Len]byte)(from[plainL3:]))
@@ -153,9 +154,9 @@ func (h *header) address(b []byte) {
 	addressBTH((*[hdr.BTHLen]byte)(b[h.bth:]), (*[hdr.BTHLen]byte)(h.b[h.bth:]))
 }
 
-// wear gives frame x, whose headers are f, the front h in the place of its own, which is of another shape: tags, IP options or an
-// Ethernet trailer that not every server takes. The operation and its PSN stay, and so do its ECN mark and what is behind the BTH. The
-// ICRC is made anew. False when there is no room for it.
+// wear gives frame x, with headers f, the front h, although f has another shape: VLAN tags, IP options or an
+// Ethernet trailer, which not every server accepts. The opcode, the PSN, the ECN mark and all that follows
+// the BTH stay. wear computes the ICRC anew. It returns false if x has no room for h.
 func (h *header) wear(x *packet.Buf, f *hdr.Frame) bool {
 	b := x.Bytes()
 	bth, ecn := [hdr.BTHLen]byte(b[f.BTH:]), f.ECNOf(b)
@@ -193,15 +194,14 @@ func addressBTH(to, from *[hdr.BTHLen]byte) {
 	to[5], to[6], to[7] = from[5], from[6], from[7]
 }
 
-// noUDPSum takes the UDP checksum off a frame that changes: RoCEv2 does without
-// (IBTA A17.3.2).
+// noUDPSum removes the UDP checksum of frame b, which is to be changed. RoCEv2 needs none (IBTA A17.3.2).
 func noUDPSum(b []byte, f *hdr.Frame) {
 	if f.L4 != 0 {
 		b[f.L4+6], b[f.L4+7] = 0, 0
 	}
 }
 
-// plain is the shape of a front over IPv4, without a VLAN tag, and plainLen its length.
+// plain is the shape of a front over IPv4 without a VLAN tag; plainLen is its length in bytes.
 const (
 	plainL3  = hdr.EthernetLen
 	plainL4  = plainL3 + hdr.IPv4Len
@@ -211,8 +211,8 @@ const (
 
 var plain = shape{l3: plainL3, l4: plainL4, bth: plainBTH, net: hdr.NetIPv4}
 
-// front puts h on a new frame, all of b. Its lengths and checksums are then
-// right; they stay in h, since most frames are as long as the one before.
+// front writes h at the beginning of the new frame b, with lengths and an IP checksum for len(b). h keeps
+// these values, because most frames have the length of the one before.
 func (h *header) front(b []byte) {
 	if n := uint16(len(b) - int(h.l3)); h.net == hdr.NetIPv4 {
 		if ip := hdr.IPv4(h.b[h.l3:][:hdr.IPv4Len]); ip.TotalLen() != n {
@@ -233,8 +233,8 @@ func (h *header) front(b []byte) {
 	}
 }
 
-// write fills frame b with h, as long as it must be, with the WRITE that
-// o is sent as. The ICRC is left.
+// write fills frame b with front h and with the WRITE that o is sent as. The caller has given b its right
+// length. The ICRC is not computed.
 func (h *header) write(b []byte, o *op, psn uint32) hdr.Frame {
 	h.front(b)
 	t := hdr.BTH(b[h.bth:])
@@ -252,7 +252,8 @@ func (h *header) write(b []byte, o *op, psn uint32) hdr.Frame {
 	return h.frame(b, hdr.WriteOnly)
 }
 
-// atomic fills frame b with h, as long as it must be, with atomic o. The ICRC is left.
+// atomic fills frame b with front h and with atomic o. The caller has given b its right length. The ICRC is
+// not computed.
 func (h *header) atomic(b []byte, o *op, m *more, psn uint32) hdr.Frame {
 	code := [...]hdr.Opcode{kCAS: hdr.CompareSwap, kFAA: hdr.FetchAdd, kMaskedCAS: hdr.MaskedCompSwap, kOtherAtomic: hdr.MaskedFetchAdd}[o.kind]
 	h.front(b)

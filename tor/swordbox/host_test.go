@@ -8,9 +8,9 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// TestHoldPerClient: a client with many connections whose requests wait without end leaves a
-// third of the room to others, and another client has its part of that. What was held is not
-// counted when it is gone.
+// TestHoldPerClient: a client with many connections whose requests wait without end leaves a third of the
+// room to others, and another client gets its part of that. Frames that are not held any more are not
+// counted.
 func TestHoldPerClient(t *testing.T) {
 	const places = 64
 	r := newRig(t, graph.Args{"hold": fmt.Sprint(places), "conns": "128"})
@@ -44,7 +44,7 @@ func TestHoldPerClient(t *testing.T) {
 	}
 	was := n.shelf.Len()
 	stuck(other)
-	if got := n.shelf.Len() - was; got < places/9 { // a third of what is free: it, too, has less than half of the rest
+	if got := n.shelf.Len() - was; got < places/9 { // a third of the free places: this client, too, has less than half of the rest
 		t.Errorf("another client has %d places", got)
 	}
 	for _, c := range append(all, other) {

@@ -6,8 +6,8 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// access is a sort of access to remote memory, as queue pairs and regions have
-// rights to (IBTA 10.6.3.1).
+// access is a sort of access to remote memory. Queue pairs and memory regions have rights to it (IBTA
+// 10.6.3.1).
 type access uint8
 
 const (
@@ -17,7 +17,7 @@ const (
 	numAccess
 )
 
-// accessOf is the access that o needs, as its client sent it.
+// accessOf returns the access that o needs, in the form in which its client sent it.
 func accessOf(o *op) access {
 	switch {
 	case o.kind == kRead:
@@ -28,37 +28,37 @@ func accessOf(o *op) access {
 	return aWrite
 }
 
-// reach is what is known of an R_Key of the server. A region is in one piece, so
-// what lies between two places that were reached can be reached, too.
+// reach is the memory that the server let clients reach under an R_Key. A memory region is contiguous, so the
+// memory between two places that were reached can be reached, too.
 type reach struct {
 	rkey   uint32
-	serial uint32            // number of this knowledge: another one after the key was revoked; 0: the place is free
-	lo, hi [numAccess]uint64 // memory that the server let somebody reach; empty: lo == hi
-	used   clock.Time        // when something was learnt last
+	serial uint32            // number of this knowledge: it changes when the key is revoked; 0: the place is free
+	lo, hi [numAccess]uint64 // by access: memory that the server let a client reach; none if lo == hi
+	used   clock.Time        // when the box last learnt something under the key
 }
 
-// key is an R_Key of the server, and who carries operations under it.
+// key is what is known of an R_Key of the server, and which connections carry operations under it.
 type key struct {
 	reach
-	until  clock.Time // until then nothing under it moves, and nothing is learnt; 0: it may
-	guests int32      // open operations under it on others' connections
-	lanes  []*flow    // connections that carry others' operations under it
+	until  clock.Time // nothing is learnt under the key before this time, and nothing moves until something was learnt after it; 0: operations may move
+	guests int32      // open operations under the key on other clients' connections
+	lanes  []*flow    // connections that carry other clients' operations under the key
 }
 
-// keys is what is known of rights: what the server let whom do, learnt from what it
-// executed, until it refuses or a client invalidates a key; and which connections are
-// lent. movable says whether an operation may go over another's connection at all. It
-// remembers some R_Keys, in sets of keyWays; those that were not used for longest make
-// room.
+// keys holds what is known of rights: which access the server granted to which client, and which connections
+// are lent to other clients. A right is learnt when the server executes an operation, and is valid until the
+// server refuses one or a client invalidates the R_Key. movable says whether an operation may go over another
+// client's connection. keys remembers a fixed number of R_Keys, in sets of keyWays. A new R_Key takes the
+// place of the one in its set that was not used for longest.
 type keys struct {
 	k       [64 * keyWays]key
-	found   *key   // last
-	serial  uint32 // of reach.serial, the last
+	found   *key   // the key that find returned last
+	serial  uint32 // the newest reach.serial
 	lending int    // connections that are lent
-	// patience is how long the client of a connection waits for an answer: the longer, the better
-	// its connection carries others' operations (see bears).
+	// patience returns how long the client of a connection waits for an answer. The longer it waits, the more
+	// other clients' operations its connection may carry (see bears).
 	patience func(*flow) uint64
-	// forgotten is how many rights were forgotten for want of a place.
+	// forgotten counts the rights that were forgotten for want of a place.
 	forgotten uint64
 }
 
@@ -69,10 +69,10 @@ func (t *keys) set(rkey uint32) []key {
 	return t.k[i : i+keyWays : i+keyWays]
 }
 
-// find is what is known of an R_Key; nil: nothing.
+// find returns what is known of an R_Key, or nil.
 func (t *keys) find(rkey uint32) *key {
 	if x := t.found; x != nil && x.rkey == rkey && x.serial != 0 {
-		return x // one operation asks several times
+		return x // asked several times for each operation
 	}
 	return t.search(rkey)
 }
@@ -88,13 +88,13 @@ func (t *keys) search(rkey uint32) *key {
 	return nil
 }
 
-// allows reports whether the server let somebody reach the memory of o so.
+// allows reports whether the server let a client reach the memory of o with access a.
 func (x *reach) allows(o *op, a access) bool {
 	end := o.va + uint64(o.len)
 	return x.lo[a] <= o.va && end <= x.hi[a] && end >= o.va && x.lo[a] != x.hi[a]
 }
 
-// learn notes that the server let somebody reach the memory of o.
+// learn notes that the server let a client reach the memory of o.
 func (x *reach) learn(o *op) {
 	a, end := accessOf(o), o.va+uint64(o.len)
 	if end < o.va {
@@ -107,15 +107,14 @@ func (x *reach) learn(o *op) {
 	x.lo[a], x.hi[a] = min(x.lo[a], o.va), max(x.hi[a], end)
 }
 
-// grant is what a connection is known to have: the right to use an R_Key. The
-// server's queue pair and the key belong to one protection domain, and a window
-// to that queue pair (IBTA 10.6.7.2).
+// grant is a connection's right to use an R_Key: the server's queue pair and the key belong to one protection
+// domain, and a memory window is bound to this queue pair (IBTA 10.6.7.2).
 type grant struct{ rkey, serial uint32 }
 
-// grants are the R_Keys that a connection used, in sets of grantWays by hash, the newest first. When a set is full
-// the connection loses the right to the oldest one of it, here: operations under it go over their clients'
-// own connections, until the server has executed one of this client again. So who
-// uses more R_Keys than there are places, in turns, shares less (ctrKeysForgotten).
+// grants holds the R_Keys that a connection used, in sets of grantWays by hash, the newest first. When a set
+// is full, the box forgets the connection's right to the set's oldest key. The client's operations under that
+// key then go over its own connection, until the server has executed one of them again. So a client that uses
+// more R_Keys by turns than there are places shares less (ctrKeysForgotten).
 type grants [4 * grantWays]grant
 
 const grantWays = 4
@@ -125,7 +124,7 @@ func (g *grants) set(rkey uint32) []grant {
 	return g[i : i+grantWays : i+grantWays]
 }
 
-// add notes a grant. It reports whether another one had to go for it.
+// add notes grant x. It reports whether another grant was forgotten for it.
 func (g *grants) add(x grant) (forgotten bool) {
 	set := g.set(x.rkey)
 	at := slices.IndexFunc(set, func(y grant) bool { return y.rkey == x.rkey || y.serial == 0 })
@@ -137,17 +136,17 @@ func (g *grants) add(x grant) (forgotten bool) {
 	return forgotten
 }
 
-// granted reports whether the client of f has used x over its own connection.
+// granted reports whether the client of f has used key x over its own connection.
 func (f *flow) granted(x *key) bool {
 	g := grant{x.rkey, x.serial}
 	return f.latest == g || slices.Contains(f.grants.set(x.rkey), g)
 }
 
-// privacy is how long a connection carries nothing of others after it carried
-// what only its own client can send again, or what waits for a receive buffer.
+// privacy is how long a connection carries no other clients' operations after it carried one that only its
+// own client can send again, or one that waits for a receive buffer.
 const privacy = clock.Duration(1e9)
 
-// lanesOf are the connections that are lent for x.
+// lanesOf returns the connections that are lent for x.
 func (x *key) lanesOf() []*flow {
 	if x == nil {
 		return nil
@@ -155,7 +154,8 @@ func (x *key) lanesOf() []*flow {
 	return x.lanes
 }
 
-// laneOf is the one of these, of which there are some, for o: the same for all that is about one line of memory.
+// laneOf returns the connection of x.lanes, which is not empty, for o: the same one for all operations on one
+// cache line.
 func (x *key) laneOf(o *op) *flow {
 	if len(x.lanes) == 1 {
 		return x.lanes[0]
@@ -166,8 +166,8 @@ func (x *key) laneOf(o *op) *flow {
 //go:noinline
 func (x *key) among(o *op) *flow { return x.lanes[hash(o.va>>lineShift)%uint32(len(x.lanes))] }
 
-// fresh is a place for an R_Key; nil when all are in use. What was known of another one may be
-// forgotten for it.
+// fresh returns a place for an R_Key, or nil if operations are under way under all keys of its set. The key
+// that had the place before is forgotten.
 func (t *keys) fresh(rkey uint32) *key {
 	set := t.set(rkey)
 	var x *key
@@ -187,8 +187,8 @@ func (t *keys) fresh(rkey uint32) *key {
 	return x
 }
 
-// revoke forgets what was known of x: nobody has the right to it until the
-// server has executed an operation under it again.
+// revoke forgets the rights under x. No client has a right to x until the server has executed an operation
+// under it again.
 func (t *keys) revoke(x *key) {
 	for _, l := range x.lanes {
 		l.lends--
@@ -201,7 +201,7 @@ func (t *keys) revoke(x *key) {
 	x.lanes = x.lanes[:0]
 }
 
-// lent counts the connections that are lent, after f.lends changed.
+// lent corrects the number of connections that are lent, after f.lends changed.
 func (t *keys) lent(f *flow) {
 	if f.lends > 0 != f.isLent {
 		if f.isLent = !f.isLent; f.isLent {
@@ -212,10 +212,9 @@ func (t *keys) lent(f *flow) {
 	}
 }
 
-// movable is the key of o, of flow fl, when the server would execute it: its
-// client has the right to this access, to the key and to the memory. Otherwise
-// nil: then it goes over its client's own connection, where the server says what
-// it thinks of it.
+// movable returns the key of o, of flow fl, if the server would execute o over another connection: o's client
+// has the right to this access, to the key and to the memory. Otherwise it returns nil, and o goes over its
+// client's own connection, where the server grants or refuses it.
 func (t *keys) movable(fl *flow, o *op) *key {
 	a := accessOf(o)
 	if o.kind == kSend || o.is(fOwn) || !fl.trusted || fl.misshapen || fl.may>>a&1 == 0 || o.len == 0 || o.kind.atomic() && o.va&7 != 0 || fl.unproven(o) {
@@ -227,18 +226,16 @@ func (t *keys) movable(fl *flow, o *op) *key {
 	return nil
 }
 
-// guest counts o among the operations under its key on others' connections, or
-// not any more.
+// guest adds d to the number of operations under o's key on other clients' connections.
 func (t *keys) guest(o *op, d int32) {
 	if x := t.find(o.rkey); x != nil {
 		x.guests += d
 	}
 }
 
-// refused notes that the server refused o. When others had been let do the like,
-// the region is not what it was; when it went over another's connection, its
-// client never learns that on its own, so that nothing under the key moves until
-// then.
+// refused notes that the server refused o. If the server had granted the same before, the region has changed,
+// so its rights are revoked. If o went over another client's connection, o's client would never learn on its
+// own that the key is gone, so nothing under the key moves until the time until.
 func (t *keys) refused(o *op, until clock.Time) {
 	x := t.find(o.rkey)
 	if x == nil || !o.is(fGuest) && !x.allows(o, accessOf(o)) {
@@ -250,19 +247,19 @@ func (t *keys) refused(o *op, until clock.Time) {
 	}
 }
 
-// invalidate notes that a client has the server invalidate an R_Key by a SEND.
-// False while operations under it are on others' connections: the refusal would
-// end those. Nothing under the key moves until then.
+// invalidate notes that a client makes the server invalidate an R_Key by a SEND. Nothing under the key moves
+// until the time until. invalidate returns false while operations under the key are on other clients'
+// connections, because the server would refuse these and so end the connections.
 func (t *keys) invalidate(rkey uint32, until clock.Time) bool {
 	x := t.find(rkey)
 	if x == nil {
-		if x = t.fresh(rkey); x == nil { // what is under way under it is not to give rights to it
+		if x = t.fresh(rkey); x == nil { // operations under way must not give rights to the key again
 			return true
 		}
 		x.used = until
 	}
 	if x.guests > 0 {
-		x.until = until // no more of them
+		x.until = until // no more guests
 		return false
 	}
 	t.revoke(x)
@@ -270,10 +267,10 @@ func (t *keys) invalidate(rkey uint32, until clock.Time) bool {
 	return true
 }
 
-// lend lets connection f carry others' operations under x, if it can. When there are
-// enough of these it takes the place of one that may do less, or whose client is less patient: a
-// connection that was only seen to read or to write would keep all atomics on their own
-// connections, and so would one that does not carry those of more patient clients (see fits).
+// lend lets connection f carry other clients' operations under x, if f can. If x has all the connections that
+// it may have, f takes the place of the one among the lesser ones that is worst (see lesser). Otherwise a
+// connection that has only shown READs or WRITEs would keep all atomics on their own clients' connections,
+// and so would one with an impatient client, which carries no operations of more patient clients (see fits).
 func (t *keys) lend(f *flow, x *key, now clock.Time) {
 	if !f.trusted || f.dead || f.gone || !f.granted(x) || f.private != 0 && now.Sub(f.private) < privacy || slices.Contains(x.lanes, f) {
 		return
@@ -301,16 +298,16 @@ func (t *keys) lend(f *flow, x *key, now clock.Time) {
 	t.lent(f)
 }
 
-// lesser reports whether l is less good at carrying others' operations than f.
+// lesser reports whether l is less suited than f to carry other clients' operations.
 func (t *keys) lesser(l, f *flow) bool {
 	if l.may != f.may {
-		return l.may < f.may // atomics count most, then WRITEs: see access
+		return l.may < f.may // the bit of atomics counts most, then that of WRITEs: see access
 	}
 	return t.patience(l) < t.patience(f)
 }
 
-// recall takes connection f from those that carry others' operations. Clients
-// whose operations go over their own again lend theirs.
+// recall takes connection f from all lists of connections that carry other clients' operations. Clients whose
+// operations then go over their own connections lend theirs.
 func (t *keys) recall(f *flow) {
 	if f.lends == 0 {
 		return
@@ -325,9 +322,9 @@ func (t *keys) recall(f *flow) {
 	t.lent(f)
 }
 
-// learn notes that the server executed o over connection f: that its queue pair has the
-// right to this sort of access and the R_Key, and the region to the memory. moves: it
-// may carry others' operations from now on.
+// learn notes that the server executed o over connection f: f's queue pair has the right to this access and
+// to the R_Key, and the region gives this access to the memory. moves says that f may carry other clients'
+// operations from now on.
 func (t *keys) learn(o *op, f *flow, now clock.Time, moves bool) {
 	if o.len == 0 || o.is(fReplaced) || o.kind == kSend || o.kind == kOdd {
 		return
@@ -339,7 +336,7 @@ func (t *keys) learn(o *op, f *flow, now clock.Time, moves bool) {
 		}
 	}
 	if x.until > now {
-		return // it may have been sent before the key was revoked
+		return // o may have been sent before the key was revoked
 	}
 	x.until, x.used = 0, now
 	x.learn(o)

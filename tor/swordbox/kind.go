@@ -17,7 +17,7 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// maxOps is the most operations to remember.
+// maxOps is the largest number of operations on record for one server (conns= times window=).
 const maxOps = 1 << 24
 
 const (
@@ -28,31 +28,31 @@ const (
 	sizeofMore   = int(unsafe.Sizeof(more{}))
 )
 
-// Mode says what is done to operations on tracked words.
+// Mode selects what the app does with operations on tracked words.
 type Mode uint8
 
 const (
-	// Off: nothing moves. Frames of connections whose two ends count differently
-	// are translated, and all others pass untouched.
+	// Off: no operations move. Frames of connections whose two ends count differently are translated, and all
+	// others pass unchanged.
 	Off Mode = iota
-	// Mux: they move onto shared connections.
+	// Mux: operations move onto shared connections.
 	Mux
-	// Replace: and atomics whose outcome is known become WRITEs.
+	// Replace: as Mux, and atomics whose outcome is known go as WRITEs.
 	Replace
-	// End: as Off, and the clients of connections whose ends count differently
-	// are told that these are gone.
+	// End: as Off, and the clients of connections whose ends count differently are told that their
+	// connections are gone.
 	End
 )
 
 var modeNames = [...]string{"off", "mux", "replace", "end"}
 
-// moves reports whether operations move; otherwise only what was moved before
-// is seen through.
+// moves reports whether operations move in this mode. In the other modes operations that were moved before
+// are completed.
 func (m Mode) moves() bool { return m == Mux || m == Replace }
 
 func (m Mode) String() string { return modeNames[m] }
 
-// Reasons; the first are hdr.Why.
+// Reasons; the first ones are hdr.Why.
 const (
 	reasonBadChecksum graph.Reason = graph.Reason(hdr.NumWhy) + iota
 	reasonBadICRC
@@ -214,13 +214,13 @@ func Kind() *graph.Kind {
 	}
 }
 
-// span is tracked memory. The priority is that of its entry in a table.
+// span is a range of tracked memory. The priority is that of its entry in the table.
 type span struct {
 	va, end  uint64
 	priority int32
 }
 
-// String is what parseSpans reads.
+// String returns the span in the form that parseSpans reads.
 func (t *span) String() string {
 	if t.priority != 1 {
 		return fmt.Sprintf("%x+%x#%d", t.va, t.end-t.va, t.priority)
@@ -228,7 +228,7 @@ func (t *span) String() string {
 	return fmt.Sprintf("%x+%x", t.va, t.end-t.va)
 }
 
-// settings are the parsed arguments.
+// settings are the app's parsed arguments.
 type settings struct {
 	mode        Mode          `arg:"mode" words:"off mux replace end" help:"off, mux (move operations on tracked words onto shared connections), replace (and send atomics as WRITEs), or end (off, and connections that cannot do without this app are ended: their clients are told)"`
 	vouched     bool          `arg:"replace" words:"tracked learnt" help:"which atomics mode=replace sends as WRITEs: those on memory of track= (tracked), or on all of these servers' (learnt). Name only memory that nobody changes but clients behind port a, under one address: what a process on the server writes, or somebody under another address of the same memory, such a WRITE would undo"`
@@ -256,8 +256,8 @@ type settings struct {
 	giveup      time.Duration `arg:"giveup" range:"1ns.." help:"a connection has failed when its server says nothing on it and speaks on others for so long; while it is silent on all it may be that it pauses, and nobody is told"`
 	idle        time.Duration `arg:"idle" range:"1ns.." help:"forget a connection that was quiet for so long"`
 
-	cover  []span // the memory of track, in order, nothing twice
-	seed   uint64 // of what hashes are keyed with; of no app's own settings
+	cover  []span // the memory of track in ascending order, without overlaps
+	seed   uint64 // the key of the hashes; set in shared.cfg only
 	static []string
 }
 
@@ -267,20 +267,20 @@ var arguments = arg.Declare("", settings{
 	verify: 10 * time.Millisecond,
 })
 
-// tracked reports whether track= names some of that memory.
+// tracked reports whether track= names any of that memory.
 func (s *settings) tracked(va uint64, n uint32) bool {
 	at := s.span(va)
 	return at < len(s.cover) && va+uint64(n) > s.cover[at].va
 }
 
-// vouches reports whether the operator says that nobody changes the word at va
-// whose operations are not seen here, or under another address.
+// vouches reports whether the operator says that nobody changes the word at va in a way that the box does not
+// see, or under another address.
 func (s *settings) vouches(va uint64) bool {
 	at := s.span(va)
 	return s.vouched || at < len(s.cover) && s.cover[at].va <= va && va+8 <= s.cover[at].end
 }
 
-// span is the number of the first span in order that ends behind va.
+// span returns the index of the first span of s.cover that ends behind va.
 func (s *settings) span(va uint64) int {
 	at, end := 0, len(s.cover)
 	for at < end {
@@ -293,7 +293,7 @@ func (s *settings) span(va uint64) int {
 	return at
 }
 
-// merged is the memory of spans in order, nothing twice.
+// merged returns the memory of spans in ascending order, without overlaps.
 func merged(spans []span) (out []span) {
 	for _, t := range slices.SortedFunc(slices.Values(spans), func(a, b span) int { return cmp.Compare(a.va, b.va) }) {
 		if n := len(out) - 1; n >= 0 && t.va <= out[n].end {
@@ -354,10 +354,10 @@ func parseServers(v string) ([][]netip.Addr, error) {
 	return out, nil
 }
 
-// spans are tracked memory, as it is given.
+// spans are ranges of tracked memory, as track= gives them.
 type spans []span
 
-// UnmarshalText implements encoding.TextUnmarshaler: it is parseSpans, and "" is none.
+// UnmarshalText implements encoding.TextUnmarshaler by parseSpans; empty text means no spans.
 func (l *spans) UnmarshalText(text []byte) (err error) {
 	if *l = nil; len(text) > 0 {
 		*l, err = parseSpans(string(text))
@@ -389,7 +389,7 @@ func parseSpans(v string) ([]span, error) {
 	return out, nil
 }
 
-// trackable reports whether o may make its word one that is tracked.
+// trackable reports whether o makes its word a tracked one.
 func (s *settings) trackable(o *op) bool {
 	return o.modifies() && !o.wide() && s.mode.moves() && (o.kind.atomic() && s.learn || o.len == 8 && s.tracked(o.va, 8))
 }

@@ -1,13 +1,14 @@
 package swordbox
 
-// A request that only its client can send again may never be answered: it was lost and its client is gone, or its
-// queue pair at the server is gone and its client asks on and on. When the server has answered others for giveup=
-// meanwhile, it has executed what reached it, or it never will. From then on the request is treated as that of a
-// connection that nobody follows (stranger.go): the server may execute it until settle= after it was last sent, and no word
-// waits for its answer. Its client may still get the answer, or give up by its own counts, as without this app.
+// The server may never answer a request that only its client can send again: the request was lost and the
+// client is gone, or the queue pair at the server is gone and the client goes on repeating. If the server has
+// answered other requests for giveup= meanwhile, it has executed whatever reached it, or never will. From
+// then on the box treats the request as one of a connection that it does not follow (stranger.go): the server
+// may execute the request until settle= after it was last sent, and no word waits for the answer. The client
+// may still get the answer, or give up by its own retry count, as without this app.
 
-// lapse takes what connection c carries, all of its own client's, out of the counts of words.
-// Nobody else's goes behind it.
+// lapse takes the operations that connection c carries, all of c's own client, out of the counts of words. No
+// other client's operation goes behind them.
 func (n *order) lapse(c *flow) {
 	n.keys.recall(c)
 	for o := n.oldest(c); o != nil; o = n.behind(o) {
@@ -34,11 +35,11 @@ func (n *order) lapse(c *flow) {
 	n.c.Count(ctrLapsed, 1)
 }
 
-// hasLapsed reports whether all that connection f carries has lapsed.
+// hasLapsed reports whether all operations that connection f carries have lapsed.
 func (r *record) hasLapsed(f *flow) bool { return f.oldest != none && r.ops[f.newest].word == lapsed }
 
-// roams notes that operation o, which has lapsed, may be executed within settle=, at any time.
-// True when it must not yet be sent: see stranger.
+// roams notes that the server may execute the lapsed operation o at any time within settle=. It returns true
+// if o must not be sent yet (see stranger).
 func (n *order) roams(o *op) (wait bool) {
 	until := n.c.Now().Add(n.cfg.settle)
 	n.words.unknown = until

@@ -74,9 +74,9 @@ func adds(t *testing.T, r *rig, b *party, va, v uint64, most time.Duration) (uin
 	return v, false
 }
 
-// A WRITE that its server never answers, though it answers others, keeps no word unknown for
-// longer than one of a connection that nobody follows: such as it may change, and such as come
-// into use later.
+// A server answers other WRITEs, but one WRITE never. That WRITE keeps no word unknown for longer than a
+// WRITE of a connection that nobody follows: neither the words that it may change, nor words that come into
+// use later.
 func TestNeverAnswered(t *testing.T) {
 	for name, write := range writes() {
 		t.Run(name, func(t *testing.T) {
@@ -115,8 +115,8 @@ func TestNobodyAnswered(t *testing.T) {
 	}
 }
 
-// What comes again so late may change words as what nobody follows may: it waits for WRITEs in
-// the place of atomics, and nothing is known of what it changes until settle= later.
+// A WRITE that comes again so late may change words like a WRITE that nobody follows. It waits for the WRITEs
+// in the place of atomics, and the words that it changes are unknown until settle= later.
 func TestAnsweredLate(t *testing.T) {
 	const va = 0x7008
 	r, b, c, f := silence(t, nil, writes()["of the word"])
@@ -157,8 +157,8 @@ func TestNobodyBehindLapsed(t *testing.T) {
 	}
 }
 
-// A client that went away while its WRITE had no answer leaves its place to others, and what was
-// held of it.
+// A client went away while its WRITE had no answer. The connection's place, and the places of the frames held
+// of it, become free.
 func TestLapsedGone(t *testing.T) {
 	for name, x := range map[string]struct {
 		bound       bool

@@ -29,8 +29,8 @@ func TestQuietOwner(t *testing.T) {
 	}
 }
 
-// What is remembered of requests goes back by less than half of all PSNs: what
-// a client repeats is found.
+// The box remembers requests back over less than half of all PSNs, so that a request that a client repeats is
+// found.
 func TestLongPast(t *testing.T) {
 	r := newRig(t, graph.Args{"mode": "mux"})
 	a := r.join()
@@ -49,9 +49,9 @@ func TestLongPast(t *testing.T) {
 	same(t, r.Push("a", b).Out["b"], b)
 }
 
-// A READ takes as many PSNs as its answer has packets, up to half of all there are. Its answers are its
-// client's, from the first to the last, and so are repetitions from its middle on; what was before it
-// and what comes behind it is what it was.
+// A READ takes as many PSNs as its answer has packets, up to half of all PSNs. All packets of the answer,
+// from the first to the last, go to its client, and so do repetitions from its middle on. The requests before
+// it and behind it stay as they were.
 func TestVastRead(t *testing.T) {
 	for _, length := range []uint32{20 << 20, 1 << 30, 1 << 31} {
 		for _, alike := range []bool{false, true} { // both ends count alike
@@ -107,7 +107,7 @@ func testVastRead(t *testing.T, length uint32, alike bool) {
 		// Its client asks again, from the next packet on.
 		left := reth(lowest+uint64(k+1)*256, testRKey, length-(k+1)*256)
 		same(t, r.Push("a", a.made(hdr.ReadRequest, psnAdd(first, k+1), left, nil)).Out["b"], a.made(hdr.ReadRequest, psnAdd(at, k+1), left, nil))
-		if k == 1 && alike { // a request behind it has what is long before it forgotten anyway
+		if k == 1 && alike { // a request behind it makes the box forget what is long before it anyway
 			if out := a.write(lowest, 8).Out["b"]; (len(out) == 0) != (packets > mostUnacked) {
 				t.Errorf("behind %d PSNs %d requests are sent on", packets, len(out))
 			}

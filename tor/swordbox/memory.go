@@ -20,14 +20,12 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// A connection whose ends count differently is of no use without this app: what
-// one end takes for a repetition the other means as new. Such connections are
-// bound: on record, in memory that outlives the process, from before the first
-// frame that makes them so. Their flows and operations lie there, too, so that
-// the next process finds them as they were when this one ended, whatever ended it
-// (see rebuild). Stores come to that memory in the order in which the program
-// does them. What matters is written before what says that it is there, and all of
-// it before the frames leave, which is at the end of a breath.
+// A connection whose two ends count differently cannot go on without this app, because one end would take the
+// other end's new requests for duplicates. Such connections are bound: each is on record, in memory that
+// outlives the process, before the first frame that makes its ends differ leaves. The flows and operations of
+// bound connections also lie there, so that the next process finds them as they were when this process ended,
+// whatever ended it (see rebuild). That memory is stored to in the program's order. The data are written
+// before the mark that says that they are there, and both before the frames leave, at the end of a breath.
 //
 //	 0 magic | 8 layout of the rows, flows and ops (of those fields that the next process reads) | 12 conns= | 16 window= | 20 places
 //	24 last sign of life | 32 the clock's epoch (24), zeros where it is not known
@@ -36,16 +34,16 @@ import (
 //	   oldest request without an answer, and 2^31 (4) | 0
 //	   then, of each place (a server's): rows, flows, ops and more, as they are in memory
 const (
-	memMagic  = 0x32786F62_77736C71 // "qlswbox2", little-endian: the version of this head and of the records
-	memMoving = 0x3F786F62_77736C71 // "qlswbox?": what is here is being moved (see fit)
+	memMagic  = 0x32786F62_77736C71 // "qlswbox2" (little-endian): the version of this head and of the records
+	memMoving = 0x3F786F62_77736C71 // "qlswbox?": the contents are being moved (see fit)
 	memHead   = 64
 	recordLen = 64
 	epochAt   = 32
-	boundAt   = 43 // in a record
+	boundAt   = 43 // offset in a record
 	unaAt     = 44
 )
 
-// geometry says how much there is of what is in the memory.
+// geometry says how many connections, operations of a connection, and servers the memory has room for.
 type geometry struct{ conns, window, places int }
 
 func (s *settings) geometry() geometry {
@@ -54,41 +52,41 @@ func (s *settings) geometry() geometry {
 
 const sizeofRow = int(unsafe.Sizeof(conn.Row{}))
 
-// place is the length of what is of a server.
+// place returns the length in bytes of what the memory has of one server, without the records.
 func (g geometry) place() int {
 	return g.conns * (sizeofRow + sizeofFlow + g.window*(sizeofOp+sizeofMore))
 }
 
-// at is where that of place p begins.
+// at returns the offset of place p.
 func (g geometry) at(p int) int { return memHead + g.places*g.conns*recordLen + p*g.place() }
 
-// memory is what outlives the process.
+// memory is the memory that outlives the process.
 type memory struct {
 	geometry
-	b []byte // nil: nothing does
-	// barred: until then requests that a process before this one let through may
-	// be under way.
+	b []byte // nil: no memory outlives the process
+	// barred is the time until which requests that an earlier process let through may be under way.
 	barred clock.Time
 	epoch  clock.Epoch    // of this process's clock
-	behind clock.Duration // what this process's clock shows more than the one before
+	behind clock.Duration // how far this process's clock is ahead of that of the process before
 	bound  atomic.Int32
-	full   atomic.Int64 // until when it is not tried to bind more
+	full   atomic.Int64 // until then the kernel is not asked to bind more
 	ties   ties
 }
 
-// ties are the queue pairs of bound connections of all servers: those of two VLANs may have the same name, which is all that the kernel knows.
+// ties holds the queue pairs of the bound connections of all servers. Queue pairs in two VLANs may have the
+// same address and number; the kernel does not tell them apart.
 type ties struct {
-	sync.Mutex // also while the kernel is told, so that it is told in this order
+	sync.Mutex // held while the kernel is told, too, so that the kernel is told in the order of the changes
 	of         map[port.QueuePair]tie
 }
 
-// tie is of how many connections a queue pair is, and whether the kernel knows.
+// tie says how many connections have a queue pair, and whether the kernel was told.
 type tie struct {
 	n    int32
 	told bool
 }
 
-// add counts a connection that has queue pair q. False when the kernel cannot be told.
+// add counts a connection that has queue pair q. It returns false if the kernel cannot be told.
 func (t *ties) add(c *graph.Ctx, q port.QueuePair) bool {
 	t.Lock()
 	defer t.Unlock()
@@ -98,7 +96,7 @@ func (t *ties) add(c *graph.Ctx, q port.QueuePair) bool {
 	return x.told
 }
 
-// remove counts a connection that has queue pair q no more.
+// remove notes that a connection no longer has queue pair q.
 func (t *ties) remove(c *graph.Ctx, q port.QueuePair) {
 	t.Lock()
 	defer t.Unlock()
@@ -108,7 +106,7 @@ func (t *ties) remove(c *graph.Ctx, q port.QueuePair) {
 		return
 	}
 	delete(t.of, q)
-	_ = c.Bind(q, false) // what it holds back of a queue pair that is no more harms nobody
+	_ = c.Bind(q, false) // frames that the kernel still holds back of a queue pair that is gone harm nobody
 }
 
 // begin takes over what is bound when a process begins; was is what the one before had bound. False when the kernel has not
@@ -136,16 +134,15 @@ func (t *ties) begin(c *graph.Ctx, was, bound []port.QueuePair) bool {
 	return len(told) == len(all)
 }
 
-// arrays are what the memory has of a server.
+// arrays are the parts of the memory that one server has.
 type arrays struct {
-	rows  []conn.Row // beside flows, of those that are bound: as they were when they came to be
+	rows  []conn.Row // beside flows: the rows of bound connections, as they were when these were bound
 	flows []flow
 	ops   []op // window places for each flow
 	more  []more
 }
 
-// of are the arrays of place p; memory of this process's own when nothing
-// outlives it.
+// of returns the arrays of place p. If no memory outlives the process, they are new.
 func (m *memory) of(p int) (a arrays) {
 	n := m.conns * m.window
 	if m.b == nil {
@@ -159,15 +156,15 @@ func (m *memory) of(p int) (a arrays) {
 	return a
 }
 
-// carve takes the first n values of T from b. They have no pointers.
+// carve returns the first n values of type T in b, and the rest of b. T has no pointers.
 func carve[T any](b []byte, n int) ([]T, []byte) {
 	var v T
 	size := n * int(unsafe.Sizeof(v))
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[:size][0])), n), b[size:]
 }
 
-// remember gets the memory that outlives the process. What it holds is looked at
-// later: an app that this one takes the place of may still be writing there.
+// remember gets the memory that outlives the process. Its contents are taken over later (inherit), because
+// the app whose place this one takes may still write there.
 func (s *shared) remember(env graph.Env) error {
 	if env.Memory == nil || s.mem.b != nil {
 		return nil
@@ -196,8 +193,9 @@ func (s *shared) remember(env graph.Env) error {
 	return nil
 }
 
-// regroup are two addresses of servers that connections on record in b are of, and that s says otherwise of whether they are one server's than
-// the process did that left them; joined: s says that they are. The zero addresses when there are none.
+// regroup returns two server addresses of connections on record in b about which s and the process that left
+// b disagree: whether they belong to one server. joined says that by s they do. regroup returns zero
+// addresses if there are no such two.
 func (s servers) regroup(b []byte) (a, c netip.Addr, joined bool) {
 	g := geometryIn(b)
 	type at struct {
@@ -228,13 +226,13 @@ func (s servers) regroup(b []byte) (a, c netip.Addr, joined bool) {
 	return a, c, false
 }
 
-// alike reports whether two addresses are one server's.
+// alike reports whether the addresses a and b belong to one server.
 func (s servers) alike(a, b netip.Addr) bool {
 	return a == b || slices.ContainsFunc(s, func(of []netip.Addr) bool { return slices.Contains(of, a) && slices.Contains(of, b) })
 }
 
-// geometryIn is the geometry of what is in b; zero when there is nothing, or
-// nothing that fits.
+// geometryIn returns the geometry of the contents of b. It returns the zero geometry if b is empty or its
+// numbers do not fit.
 func geometryIn(b []byte) geometry {
 	g := geometry{int(le.Uint32(b[12:])), int(le.Uint32(b[16:])), int(le.Uint32(b[20:]))}
 	if le.Uint64(b) != memMagic || g.conns > maxOps || g.window > maxOps || g.places > maxNodes || g.places*g.conns*recordLen > len(b)-memHead {
@@ -243,12 +241,12 @@ func geometryIn(b []byte) geometry {
 	return g
 }
 
-// recordIn is that of flow i of place p in b.
+// recordIn returns the record of flow i of place p in b, which has geometry g.
 func recordIn(b []byte, g geometry, p, i int) []byte {
 	return b[memHead+(p*g.conns+i)*recordLen:][:recordLen]
 }
 
-// recordsOf are those of place p; nil when nothing outlives this process.
+// recordsOf returns the records of place p, or nil if no memory outlives the process.
 func (m *memory) recordsOf(p int) []byte {
 	if m.b == nil {
 		return nil
@@ -256,12 +254,12 @@ func (m *memory) recordsOf(p int) []byte {
 	return m.b[memHead+p*m.conns*recordLen:][:m.conns*recordLen]
 }
 
-// recordOf is the record of flow f.
+// recordOf returns the record of flow f.
 func (l *ledger) recordOf(f *flow) []byte {
 	return l.records[int(l.r.index(f))*recordLen:][:recordLen]
 }
 
-// left is the number of connections on record in b.
+// left returns the number of connections on record in b.
 func left(b []byte) (n int) {
 	g := geometryIn(b)
 	for k := range g.places * g.conns {
@@ -270,7 +268,7 @@ func left(b []byte) (n int) {
 	return n
 }
 
-// inherited are the servers of connections that are on record when this process begins.
+// inherited returns the servers of the connections that were on record when this process began.
 func (s *shared) inherited() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,7 +308,7 @@ func serversIn(b []byte) (all []netip.Addr) {
 	return all
 }
 
-// used is the number of the last place in b that has one, and one.
+// used returns the number of places in b up to the last one that has a connection on record.
 func used(b []byte, g geometry) int {
 	for k := g.places*g.conns - 1; k >= 0; k-- {
 		if recordIn(b, g, 0, k)[boundAt] != 0 {
@@ -320,7 +318,7 @@ func used(b []byte, g geometry) int {
 	return 0
 }
 
-// identity is a connection that is bound.
+// identity names a bound connection by its two ends.
 type identity struct {
 	client, server conn.Addr
 	cqpn, sqpn     uint32
@@ -337,7 +335,7 @@ func (r *identity) read(b []byte) {
 	r.cqpn, r.sqpn = le.Uint32(b[32:]), le.Uint32(b[36:])
 }
 
-// write fills record b. That it is bound comes last.
+// write fills record b. The mark that the record is bound comes last.
 func (r *identity) write(b []byte) {
 	c, v := r.client.As16(), r.server.As16()
 	copy(b, c[:])
@@ -352,7 +350,7 @@ func (r *identity) write(b []byte) {
 	setBound(b, true)
 }
 
-// setBound is one store of its own, behind all before it.
+// setBound sets the mark that record b is bound, or clears it, by one store, after all earlier stores.
 func setBound(b []byte, on bool) {
 	v := le.Uint32(b[40:]) &^ (0xFF << 24)
 	if on {
@@ -361,33 +359,34 @@ func setBound(b []byte, on bool) {
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&b[40])), v)
 }
 
-// ends are the queue pairs of a bound connection.
+// ends returns the two queue pairs of the connection.
 func (r *identity) ends() [2]port.QueuePair {
 	return [2]port.QueuePair{{Addr: r.client.Netip(), QPN: r.cqpn}, {Addr: r.server.Netip(), QPN: r.sqpn}}
 }
 
-// ledger has the records of a server's bound connections. diverge comes before the first frame that
-// makes a connection's ends count differently, note behind what its client was told, strike when it
-// is gone; adopt and bereave when a process begins with what another one left.
+// ledger has the records of a server's bound connections. diverge comes before the first frame that makes the
+// two ends of a connection count differently, note after the client was told something, strike when the
+// connection is gone. When a process begins, adopt and bereave take over what another process left.
 type ledger struct {
-	records []byte // beside flows; nil when nothing outlives this process
+	records []byte // beside flows; nil if no memory outlives the process
 	mem     *memory
 	r       *record
 	by      *owner
 }
 
-// diverge notes that both ends of flow f's connection will count differently.
+// diverge notes that the two ends of flow f will count differently.
 func (l *ledger) diverge(f *flow) {
 	if !f.bound {
 		l.bind(f)
 	}
 }
 
-// fullFor is how long the kernel is not asked for room again, behind a refusal.
+// fullFor is how long the kernel is not asked to bind more after it refused.
 const fullFor = time.Second
 
-// mayDiverge does so in advance. False when the kernel has no room for what it would have to hold back without this process: both ends must go on to
-// count alike.
+// mayDiverge does what diverge does, before it is known to be needed. It returns false if the kernel has no
+// room for f's queue pairs, whose frames it would have to hold back while no process runs; then both ends of
+// f must go on to count alike.
 func (l *ledger) mayDiverge(f *flow) bool { return f.bound || l.mayBind(f) }
 
 func (l *ledger) mayBind(f *flow) bool {
@@ -402,7 +401,7 @@ func (l *ledger) mayBind(f *flow) bool {
 	return f.bound
 }
 
-// bind puts flow f on record. False when the kernel could not be told.
+// bind puts flow f on record. It returns false if the kernel could not be told.
 func (l *ledger) bind(f *flow) bool {
 	f.bound = true
 	told := true
@@ -440,19 +439,19 @@ func (l *ledger) strike(f *flow) {
 	}
 }
 
-// knownPSN says in a record that the PSN beside it is known.
+// knownPSN is a flag beside a PSN: the PSN is known.
 const knownPSN = 1 << 31
 
-// note puts on record which of the requests of flow f is the oldest without an
-// answer, for a process of another version: the client of a connection that is lost
-// must not take a NAK for the acknowledgement of what was before it.
+// note puts on record the PSN of the oldest request of flow f without an answer. A process of another
+// version, which cannot take the connection over, needs it: the client must not take the NAK that tells of
+// the loss for the acknowledgement of earlier requests.
 func (l *ledger) note(f *flow) {
 	if f.bound && f.lost == 0 && l.records != nil {
 		le.PutUint32(l.recordOf(f)[unaAt:], l.r.una(f)|knownPSN)
 	}
 }
 
-// recorded is how many connections are on record.
+// recorded returns the number of connections on record.
 func (s *shared) recorded() int {
 	if s.mem.b != nil && !s.begun.Load() {
 		return left(s.mem.b)
@@ -472,17 +471,17 @@ func (s *shared) keeps(succeeded bool) error {
 	return fmt.Errorf("%d connections cannot do without it: set mode=off and wait until their clients have closed them (its counter recorded), or mode=end and wait %v", n, keepGone)
 }
 
-// sort is a sort of record.
+// sort describes a type whose values lie in the memory that outlives the process.
 type sort struct {
 	kind    reflect.Type
 	version int
 	fields  string
 }
 
-// taken is what the next process reads of each sort of record (see reset, restart and
-// conn.Table.Adopt), and the version of what these fields mean: it grows when that changes
-// and neither their names nor their places tell. All else is made anew, and may change from
-// one version of the program to another while connections go on.
+// taken names the fields of each type that the next process reads (see reset, restart and conn.Table.Adopt).
+// version is the version of their meaning: it must grow when the meaning changes and neither the names nor
+// the places of the fields show it. All other fields are made anew, and may change between versions of the
+// program while connections go on.
 var taken = []sort{
 	{reflect.TypeFor[op](), 1, "va out prior cpsn spsn npsn len rkey got lane flags kind state"},
 	{reflect.TypeFor[more](), 1, "compareMask swapMask nak"},
@@ -492,7 +491,7 @@ var taken = []sort{
 	{reflect.TypeFor[conn.Row](), 1, "Client Server PKey MTU Net Learnt State ready tid"},
 }
 
-// layout tells versions of what is taken apart.
+// layout returns a hash of taken, which differs between versions whose records differ.
 func layout() uint32 {
 	h := fnv.New32a()
 	for _, t := range taken {
@@ -506,13 +505,14 @@ func layout() uint32 {
 	return h.Sum32()
 }
 
-// thisLayout is that of this version. Versions before it wrote the earlier numbers: those have the same fields in the same
-// places, but for the MSN of the server's end, which is told by newestMSN, and for what tells SENDs apart (op.prior is 0).
+// thisLayout is the layout of this version. earlier has the layouts of older versions whose records this
+// version reads: they have the same fields in the same places, except that they lack the MSN of the server's
+// end (its absence shows in the flag newestMSN) and the value that tells SENDs apart (op.prior is 0).
 const thisLayout = 0x54FEF305
 
 var earlier = []uint32{0xB111136C, 0xBACE34C6, 0x4C08D713}
 
-// understood reports whether this version of the program understands records of that layout.
+// understood reports whether this version of the program can read records of layout was.
 func understood(was uint32) bool {
 	return was == layout() || layout() == thisLayout && slices.Contains(earlier, was)
 }
@@ -522,7 +522,7 @@ func describe(h interface{ Write([]byte) (int, error) }, t reflect.Type) {
 	switch t.Kind() {
 	case reflect.Struct:
 		if slices.ContainsFunc(taken, func(x sort) bool { return x.kind == t }) {
-			return // it is there itself
+			return // it is described by its own entry
 		}
 		for i := range t.NumField() {
 			f := t.Field(i)
@@ -541,7 +541,7 @@ var (
 	errSave   = errors.New("what was left is damaged")
 )
 
-// alive notes that this process lives.
+// alive stores the time now as this process's last sign of life.
 func (m *memory) alive(now clock.Time) {
 	if m.b != nil {
 		le.PutUint64(m.b[24:], uint64(now))

@@ -31,7 +31,7 @@ func (s *shared) reserve(workers int) {
 		}
 		n, err := newNode(p, &s.mem, &s.cfg, workers)
 		if err != nil {
-			return // its settings are wrong: whoever comes to need it is told
+			return // its settings are wrong: the error is returned when a server needs the place
 		}
 		s.places = append(s.places, n)
 	}
@@ -132,17 +132,17 @@ func (n *node) idle() bool {
 // places. If all of these were taken lately, the address is not noted; a later request may be.
 type asked struct {
 	at   [64]askedPlace
-	seed uint64 // so that nobody chooses addresses that share a place
+	seed uint64 // key of the hash, so that nobody can choose addresses that share a place
 }
 
 type askedPlace struct {
-	// turn: a worker is there. Others do not wait: one that has lost its processor there
-	// keeps nobody but the server of this place from being found meanwhile.
+	// turn: a worker is in this place. Other workers do not wait for it, so if the worker loses its processor
+	// meanwhile, only the server of this place is not found.
 	turn atomic.Bool
 	addr conn.Addr
 	when clock.Time
 	n    int       // length of b
-	b    [384]byte // the connection manager's request, if it was one
+	b    [384]byte // the request of the connection manager, if the request was one
 }
 
 // lately is the time for which no other address may take an address's place, and answerable the time for which its
@@ -271,7 +271,7 @@ func (s *Box) pair() {
 			twin = twin || k != m && k.meets(m) && (!s.fixed || m.named(k.addrs[0].In(0)))
 		}
 		if m.twin.Load() && !twin {
-			m.words.doubtAll() // the other one's clients may have written there
+			m.words.doubtAll() // the other server's clients may have written to them, if both are one server
 		}
 		if m.twins = twin; m.twin.Swap(twin) != twin && twin {
 			s.c.Count(ctrTwins, 1)

@@ -13,8 +13,8 @@ import (
 
 func (r *rig) report() Report { return r.App().(graph.Reporter).Report().(Report) }
 
-// TestMadeUpServers: destinations that nobody answers for take no memory and no
-// place, and stop nothing of what goes to real servers.
+// TestMadeUpServers: destinations that never answer take no memory and no place, and stop no frame to real
+// servers.
 func TestMadeUpServers(t *testing.T) {
 	const va = 0x7008
 	r := newRig(t, nil)
@@ -57,8 +57,8 @@ func TestMadeUpServers(t *testing.T) {
 	_ = c
 }
 
-// TestServersPart: a server without a connection makes room for another one, and
-// is nobody's twin any more.
+// TestServersPart: a server without a connection makes room for another one, and is no longer the twin of any
+// server.
 func TestServersPart(t *testing.T) {
 	r := newRig(t, graph.Args{"discover": "2", "idle": "1s"})
 	serve := func(k byte) (first bool) {
@@ -157,9 +157,9 @@ func TestTwinWas(t *testing.T) {
 	same(t, a.ack().Out["a"], b.atomicAckTo(psn, b.msn, 8))
 }
 
-// TestTwinsOfManyMACs: answers of a server come from several MAC addresses, as those of a bond or by two routers
-// do. Two addresses that had one in common may be one server's from then on, whichever of them each
-// was heard from last; and requests wait for that once, not with each answer.
+// TestTwinsOfManyMACs: the answers of a server come from several MAC addresses, as with a bond or two
+// routers. Two addresses whose answers had a MAC address in common may be one server from then on, whichever
+// MAC address each answered from last. Requests wait for that once, not after each answer.
 func TestTwinsOfManyMACs(t *testing.T) {
 	const va = 0x7008
 	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")

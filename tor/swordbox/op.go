@@ -9,13 +9,13 @@ import (
 type kind uint8
 
 const (
-	kSend        kind = iota // SEND and whatever else belongs to one queue pair alone
+	kSend        kind = iota // SEND, and any other request that concerns one queue pair alone
 	kWrite                   // RDMA WRITE
 	kRead                    // RDMA READ
 	kCAS                     // COMPARE SWAP
 	kFAA                     // FETCH ADD
 	kMaskedCAS               // masked COMPARE SWAP
-	kOtherAtomic             // an atomic whose effect is not computed here
+	kOtherAtomic             // an atomic whose result the box cannot compute
 	kOdd                     // ATOMIC WRITE, FLUSH: answered by an empty READ RESPONSE
 )
 
@@ -41,44 +41,44 @@ const (
 	sOpen   state = iota // sent to the server, not answered
 	sDone                // answered
 	sFailed              // answered with a NAK that its client must see
-	sUnsent              // known not to have been executed; its retransmission is a new one
+	sUnsent              // not executed, for certain; its client's duplicate counts as a new request
 )
 
 // flags of an operation.
 const (
 	fReplaced uint16 = 1 << iota // an atomic sent as a WRITE of eight bytes
-	fAckReq                      // its client asked for an answer
-	fRight                       // the server was seen to let its client do the like
-	fOdd                         // of an odd generation of free operations (grace)
+	fAckReq                      // its client asked for an acknowledgement
+	fRight                       // the server was seen to grant its client this access
+	fOdd                         // a free operation of an odd generation (grace)
 	fLoose                       // not in order with its word's other operations
-	fProbe                       // its answer is to fill the word
-	fBare                        // others of its client must stay behind it
-	fGuest                       // on another's connection
-	fOwn                         // must go over its client's own connection
-	fForetold                    // it goes as it is, and its outcome is known
-	fPrompt                      // its client must be told a NAK about it: more.syn
-	fKept                        // its packets are held, to be sent again here
+	fProbe                       // its answer will tell the word's value
+	fBare                        // its client's later operations must stay behind it
+	fGuest                       // another client's connection carries it
+	fOwn                         // only its client's own connection may carry it
+	fForetold                    // an atomic that goes unchanged although its outcome is known
+	fPrompt                      // its client is to be sent a NAK about it: more.nak
+	fKept                        // its packets are held, so that the box can send them again
 	fUnkept                      // only its client can send it again
-	fAgain                       // a READ that was answered and is done again
-	fOrphan                      // nobody waits for it
-	fEarly                       // its answer is here, and one before it is missing
+	fAgain                       // a READ that was answered, and is done again
+	fOrphan                      // its client is gone, and needs no answer
+	fEarly                       // its answer has come, and that to an earlier operation is missing
 )
 
 // op is a client's operation (IBTA: message), on record from its first packet on. Its size is a line of the
 // processor's cache.
 type op struct {
-	va    uint64 // first byte
-	out   uint64 // operand: of a WRITE of eight bytes, a swap, an addend; replaced: what is written; of a READ: see held
-	prior uint64 // answer of an atomic, until then a CAS's compare; of a READ: the word that it was about when it came; of a SEND: see sendOf
-	cpsn  uint32 // first PSN, as its client numbers
+	va    uint64 // address of the first byte
+	out   uint64 // operand: payload of a WRITE of eight bytes, swap, or addend; with fReplaced, what is written; held packets: see held
+	prior uint64 // answer to an atomic, until then the compare value of a CAS; of a READ: the word that it accessed when it came; of a SEND: see sendOf
+	cpsn  uint32 // first PSN, in its client's numbering
 	spsn  uint32 // first PSN on the connection that carries it
 	npsn  uint32
-	len   uint32 // bytes of memory
+	len   uint32 // number of bytes of memory
 	rkey  uint32
-	got   uint32 // packets of a READ's answer that came
-	lane  int32  // flow whose connection carries it
-	next  int32  // op behind it there
-	word  int32  // that counts it; none, or lapsed
+	got   uint32 // number of packets of a READ's answer that came
+	lane  int32  // index of the flow whose connection carries it
+	next  int32  // operation behind it on that connection; none
+	word  int32  // word that counts it; none, or lapsed
 	flags uint16
 	kind  kind
 	state state
@@ -89,12 +89,11 @@ const lapsed = int32(-2)
 
 // more has the fields that only few operations need. It lies beside the op (record.beside).
 type more struct {
-	want uint64 // what an atomic must find in its word, with fForetold; with fProbe, its compare
-	// Of a masked atomic, and with fProbe: the masks of its comparison and of its
-	// swap.
+	want uint64 // with fForetold, the value that the atomic must find in its word; with fProbe, its compare value
+	// The masks of the comparison and the swap: of a masked atomic, or, with fProbe, of any atomic.
 	compareMask, swapMask uint64
-	belief                uint32 // that want is of, with fForetold: the low bits of its number
-	nak                   uint32 // with sFailed and fPrompt: syndrome of the NAK (8 bits), and the packet that it is about (24)
+	belief                uint32 // with fForetold: the low bits of word.belief when want was foretold
+	nak                   uint32 // with sFailed or fPrompt: syndrome of the NAK (8 bits), and number of the packet that it is about (24 bits)
 }
 
 func (m *more) setNAK(syn hdr.Syndrome, packet uint32) {
@@ -157,7 +156,7 @@ func (n *order) same(o *op, f *hdr.Frame, b []byte, k, mtu uint32) bool {
 		whole := o.npsn > 1 || uint32(len(f.PayloadOf(b))) == o.len
 		return h.VA() == o.va && h.RKey() == o.rkey && h.DMALength() == o.len && whole
 	case kSend:
-		if o.prior == 0 { // from a version of the program that did not tell SENDs apart
+		if o.prior == 0 { // an older version of the program, which did not tell SENDs apart, made the record
 			return is&hdr.IsSend != 0 && info.Ext&hdr.HasIETH == 0
 		}
 		if begins {
@@ -175,7 +174,7 @@ func (n *order) same(o *op, f *hdr.Frame, b []byte, k, mtu uint32) bool {
 	if a.VA() != o.va || a.RKey() != o.rkey || kindOf(f.Op) != o.kind {
 		return false
 	}
-	if o.state != sOpen || o.is(fReplaced) { // it does not go to the server as it is
+	if o.state != sOpen || o.is(fReplaced) { // the server does not get it as its client sends it
 		return true
 	}
 	if info.Ext&hdr.HasAtomicETH == 0 {

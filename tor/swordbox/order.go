@@ -25,9 +25,9 @@ type order struct {
 	pulse  pulse
 	ledger ledger
 	strays []stray     // beside the flows
-	ready  []*flow     // flows with an answer to give, after the frame at hand
-	twin   atomic.Bool // another node has this MAC, and may be the same server
-	lends  lenders     // connections that carry operations of others: see hasten
+	ready  []*flow     // flows whose clients may get answers after the frame at hand
+	twin   atomic.Bool // another node has a MAC address of this one, and may be the same server
+	lends  lenders     // connections that carry other clients' operations: see hasten
 }
 
 // init makes the order of the server in place number place of memory m. Its flows are those that the memory holds.
@@ -52,7 +52,7 @@ func (n *order) takes(c, fl *flow) bool {
 	if c == fl && c.guests == 0 || c.rd < n.depth(c) {
 		return true
 	}
-	c.claimed = c.claimed || c == fl && c.rd == 0 // no answer makes room for its client's first one
+	c.claimed = c.claimed || c == fl && c.rd == 0 // because no answer makes room for the first READ or atomic of c's own client
 	return false
 }
 
@@ -225,16 +225,16 @@ func between(n *order, fl *flow, o *op, c *flow, w int32, like, ordered bool) (_
 		ordered = false
 	}
 	if !ordered && v.writes > 0 {
-		v.doubt() // and no more of them, until it went
+		v.doubt() // and no further WRITEs in the place of atomics until it went
 		return ordered, passes, false
 	}
 	if like && v.loose > 0 && (c != fl || fl.isLent) && n.patient(fl, n.words.u[w].loosened) {
-		return ordered, passes, false // soon it is in order; otherwise it keeps the others out of it
+		return ordered, passes, false // soon it is in order; if it went now, it would keep later operations out of order
 	}
 	if n.words.awaits(v) && v.vouched && n.replaces() && n.patient(fl, n.flow(v.lane).stirred()) {
-		return ordered, passes, false // the answer to the probe will tell its outcome, if nothing comes between
+		return ordered, passes, false // the probe's answer will tell its outcome, if no other operation comes between
 	}
-	if !ordered && o.kind.atomic() && n.foretold(o, c) && !n.takes(c, fl) { // it was to go as a WRITE, and goes as it is
+	if !ordered && o.kind.atomic() && n.foretold(o, c) && !n.takes(c, fl) { // it was to go as a WRITE, and would go as an atomic
 		n.waits.why = queue{forCarrier, n.index(c)}
 		return ordered, passes, false
 	}

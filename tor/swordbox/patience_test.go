@@ -24,8 +24,8 @@ func (r *rig) goes(compare uint64, most time.Duration) time.Duration {
 	return most + step
 }
 
-// A request waits for the answer that tells its word's value no longer than its client is known to
-// wait, whoever is silent; where nobody said how long that is, some round trips.
+// A request waits for the answer that tells its word's value no longer than its client is known to wait,
+// whichever side is silent. Where the client's time-out is not known it waits for some round trips.
 func TestWaitsAsItsClientDoes(t *testing.T) {
 	const va = 0x7008
 	for _, c := range []struct {
@@ -63,8 +63,8 @@ func TestWaitsAsItsClientDoes(t *testing.T) {
 	}
 }
 
-// An operation on another's connection that is lost is sent again soon, also when nobody sends
-// anything and nothing was to be looked at.
+// An operation that is lost over another's connection is sent again soon, even when no client sends anything
+// and no look at the connections was due.
 func TestLostAtOnce(t *testing.T) {
 	r := newRig(t, muxArgs)
 	a, b := r.join(), r.join()
@@ -103,7 +103,7 @@ func TestBehindNotReady(t *testing.T) {
 	}
 }
 
-// What was sent behind the SEND has to come again, too, before anything new goes.
+// All that was sent behind the SEND has to come again, too, before anything new goes.
 func TestBehindWhatComesAgain(t *testing.T) {
 	const va = 0x7008
 	r := newRig(t, nil)
@@ -150,8 +150,8 @@ func TestNobodyBehindImmediate(t *testing.T) {
 	}
 }
 
-// A connection whose client gives up sooner does not carry what a more patient client asks for: what
-// has become of that nobody would know. It gives its place to a more patient one.
+// A connection whose client gives up sooner does not carry the operations of a more patient client: once its
+// client has given up, nobody would know what became of them. It gives its place to a more patient one.
 func TestCarriedByThePatient(t *testing.T) {
 	const va = 0x7008
 	r := newRig(t, muxArgs)

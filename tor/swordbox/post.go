@@ -5,34 +5,33 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// posted is a frame that leaves as soon as its worker has given the node back. All that
-// depends on the node is in it; only its ICRC may have to be computed.
+// posted is a frame that leaves after its worker has given the node back. All its fields that depend on the
+// node are complete; only the ICRC may be missing.
 type posted struct {
 	x       *packet.Buf
-	f       hdr.Frame // its headers, if it changed
+	f       hdr.Frame // its headers, if changed
 	out     uint8
 	changed bool
 }
 
-// post are the frames that a worker sends behind its turn, in the order in which they
-// were sent.
+// post holds the frames that a worker sends after it has given the node back, in their order.
 type post struct {
 	n      int
 	frames [2 * packet.MaxBatch]posted
-	leave  [2][2 * packet.MaxBatch]*packet.Buf // of these, by output
+	leave  [2][2 * packet.MaxBatch]*packet.Buf // the frames by output
 }
 
-// next is the place of the next frame.
+// next returns the place of the next frame.
 func (s *wire) next() *posted {
 	if s.post.n == len(s.post.frames) {
-		s.dispatch() // the turn takes longer, that is all
+		s.dispatch() // the turn; this makes the turn longer, and does no other harm
 	}
 	p := &s.post.frames[s.post.n]
 	s.post.n++
 	return p
 }
 
-// emit sends x by output out.
+// emit sends frame x by output out.
 func (s *wire) emit(out int, x *packet.Buf) {
 	if s.post == nil {
 		s.c.Emit(out, x)
@@ -42,7 +41,7 @@ func (s *wire) emit(out int, x *packet.Buf) {
 	p.x, p.out, p.changed = x, uint8(out), false
 }
 
-// seal sends x, the bytes b with headers f, by output out, with a new ICRC.
+// seal sends frame b in buffer x, with headers f, by output out, with a new ICRC.
 //
 //go:noinline
 func (s *wire) seal(out int, x *packet.Buf, b []byte, f *hdr.Frame) {
@@ -55,7 +54,7 @@ func (s *wire) seal(out int, x *packet.Buf, b []byte, f *hdr.Frame) {
 	p.x, p.f, p.out, p.changed = x, *f, uint8(out), true
 }
 
-// dispatch lets the frames go that were sent.
+// dispatch sends all frames of s.post.
 func (s *wire) dispatch() {
 	var n [2]int
 	for i := range s.post.frames[:s.post.n] {

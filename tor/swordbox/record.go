@@ -13,10 +13,10 @@ import (
 // Flows and operations are linked by index, because they lie in memory that outlives the process.
 type record struct {
 	arrays
-	window uint32 // places for a flow's operations: a power of two
-	shift  uint8  // its logarithm
+	window uint32 // places for a flow's operations, a power of two
+	shift  uint8  // base-2 logarithm of window
 	conns  *conn.Table
-	known  []*flow // the length of a READ is known by now that requests of theirs have waited for (clientSide.wait)
+	known  []*flow // flows whose READ of unknown length has a known length now: requests waited for it (clientSide.wait)
 }
 
 func newRecord(a arrays, window int) record {

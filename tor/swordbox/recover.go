@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// keepState is how old what was left may be: the longest that a client repeats
-	// its requests, generously.
+	// keepState is how old the state that another process left may be: longer than clients repeat their
+	// requests.
 	keepState = time.Minute
-	// keepGone is how long clients of lost connections are told so, again.
+	// keepGone is how long clients of lost connections are told of the loss when they send.
 	keepGone = time.Minute
 )
 
@@ -86,7 +86,7 @@ func (s *Box) inherit(now clock.Time) {
 	m.epoch.Put(m.b[epochAt:])
 	le.PutUint64(m.b, memMagic)
 	var bound []port.QueuePair
-	for p := range m.places { // what is damaged of one server ends nobody at another
+	for p := range m.places { // damage of one server's records ends no connection of another server
 		if why := s.recover(now, p, err); why != nil {
 			s.why = why.Error()
 		}
@@ -112,9 +112,9 @@ func (s *Box) inherit(now clock.Time) {
 	}
 }
 
-// fit gives what is in the memory the places that it has with this process's
-// geometry, which is no smaller where there is something. After a crash meanwhile, of
-// some milliseconds, no process starts with it (errFormat).
+// fit moves the contents of the memory from the places of geometry old to those of this process's geometry,
+// which has room for all that is bound. If the process ends during the move, which takes some milliseconds,
+// no process starts with this memory (errFormat).
 func (m *memory) fit(old geometry) {
 	type left struct {
 		p, i   int
@@ -150,9 +150,8 @@ func (m *memory) fit(old geometry) {
 	}
 }
 
-// recover makes of the records of place p a node. Its connections go on, or, when
-// why says that they cannot, their clients are told when they ask. The result is
-// why they cannot.
+// recover makes a node of the records of place p. The node's connections go on. If why says that they cannot,
+// their clients are told when they send. recover returns why they cannot go on, or nil.
 func (s *Box) recover(now clock.Time, p int, why error) error {
 	var n *node
 	for i := range s.mem.conns {
@@ -166,7 +165,7 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 			n = s.settleIn(now, p, r.server)
 		}
 		if n == nil || !slices.Contains(n.addrs, r.server) {
-			setBound(b, false) // two servers are said to be one now, or what is on record makes no sense
+			setBound(b, false) // servers= now joins two servers, or the record is damaged
 			why = errSave
 		}
 	}
@@ -181,7 +180,7 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 	if why == nil {
 		why = s.rebuild(n, now)
 	}
-	if why != nil { // all or nothing: their operations go over each other's connections
+	if why != nil { // all or none: their operations go over each other's connections
 		for i := range n.flows {
 			n.conns.Remove(conn.Slot(i))
 			n.flows[i] = noFlow
@@ -190,14 +189,15 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 		clear(n.ops)
 		for i := range n.flows {
 			if b := recordIn(s.mem.b, s.mem.geometry, p, i); b[boundAt] != 0 && !n.ledger.bereave(now, &n.flows[i], b) {
-				setBound(b, false) // its queue pairs are not its own any more
+				setBound(b, false) // the table of connections does not take these queue pairs
 			}
 		}
 	}
 	return why
 }
 
-// settleIn is a node for server a in place p; nil when it has one elsewhere.
+// settleIn returns a node for server address a in place p. It returns nil if the server has another place, or
+// no node can be made.
 func (s *Box) settleIn(now clock.Time, p int, a conn.Addr) *node {
 	at := slices.IndexFunc(s.places, func(n *node) bool { return n.number == p })
 	if at < 0 {
@@ -216,7 +216,7 @@ func (s *Box) settleIn(now clock.Time, p int, a conn.Addr) *node {
 	return n
 }
 
-// adopt gives the table of connections those that are on record.
+// adopt adds the connections on record to the table of connections.
 func (l *ledger) adopt(now clock.Time) error {
 	r := l.r
 	for i := range r.flows {
@@ -240,7 +240,7 @@ func (l *ledger) adopt(now clock.Time) error {
 	return nil
 }
 
-// sane reports whether f's numbers are such as a flow may have.
+// sane reports whether f's numbers are in the ranges that a flow's may have. window is window=.
 func (f *flow) sane(window uint32) bool {
 	if f.span == 0 || f.span > window || f.span&(f.span-1) != 0 || f.tail-f.first > f.span || f.head-f.first > f.tail-f.first {
 		return false
@@ -253,7 +253,7 @@ func (f *flow) sane(window uint32) bool {
 	return f.up.sane() && f.down.sane() && f.mtu <= 4096 && f.mtuLow <= 4096 && (f.gone || f.synced)
 }
 
-// sane reports whether frames can be made with h, if it is known.
+// sane reports whether h is unknown, or frames can be made with it.
 func (h *header) sane() bool {
 	if !h.known() {
 		return true
@@ -269,22 +269,20 @@ func (h *header) sane() bool {
 	return h.len() <= len(h.b) && h.l3 >= hdr.EthernetLen && int(h.bth) == int(h.l3)+l3+l4 && (h.l4 == 0 || int(h.l4) == int(h.l3)+l3) && h.net <= hdr.NetGRH
 }
 
-// heal makes lengths and checksum right, which a process may have ended between.
+// heal makes lengths and checksum of h valid again; the process may have ended between the stores to them.
 func (h *header) heal() {
 	if h.known() && h.net == hdr.NetIPv4 {
-		hdr.IPv4(h.b[h.l3:][:hdr.IPv4Len]).SetTotalLen(0) // no frame is as long: front computes it
+		hdr.IPv4(h.b[h.l3:][:hdr.IPv4Len]).SetTotalLen(0) // no frame has this length, so front computes lengths and checksum anew
 	} else if h.known() {
 		hdr.IPv6(h.b[h.l3:]).SetPayloadLen(0)
 	}
 }
 
-// rebuild makes of a node's flows and operations, as a process left them, what this
-// one goes on with. Nothing is taken from them that the other one may have been about
-// to change: it may have ended between any two stores. So lists, counts and the next
-// PSN of each connection are made anew from the operations, whose fields were
-// complete before flow.tail let them count. A frame that was handled and did not
-// leave is a lost one, which is repaired as any other. Held frames are gone, too.
-// Rights and words are learnt again.
+// rebuild makes a node's flows and operations fit for this process, from what the other process left. That
+// process may have ended between any two stores. So rebuild uses no value that may have been about to change:
+// it makes lists, counts and each connection's next PSN anew from the operations. An operation's fields were
+// complete before flow.tail counted it. A frame that was handled and did not leave is lost, and is repaired
+// like any lost frame. Held frames are lost, too. Rights and words are learnt again.
 func (s *Box) rebuild(n *node, now clock.Time) error {
 	lanes := make([][]*op, len(n.flows))
 	for i := range n.flows {
@@ -299,8 +297,8 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 			return errSave
 		}
 		if !n.restart(o) {
-			if o.npsn != 0 { // pages that nothing is in are not written
-				o.npsn = 0 // nobody's: its place is free
+			if o.npsn != 0 { // unused pages are not written to
+				o.npsn = 0 // no flow has the operation: its place is free
 			}
 			continue
 		}
@@ -334,7 +332,7 @@ func (s *Box) rebuild(n *node, now clock.Time) error {
 	return nil
 }
 
-// reset makes flow f, anew of what is left of it.
+// reset makes flow f anew from those of its fields that outlive the process.
 func (r *record) reset(f *flow, now clock.Time) {
 	g := flow{
 		synced: true, trusted: f.trusted, young: f.young, onward: f.onward, start: f.start, bound: true, told: f.told, lost: f.lost, mtu: f.mtu, mtuLow: f.mtuLow,
@@ -353,14 +351,15 @@ func (r *record) reset(f *flow, now clock.Time) {
 	if g.tail != g.first && !g.gone {
 		g.proceed(f, r)
 	}
-	g.arrived = g.admitted // what waited will be sent again
+	g.arrived = g.admitted // clients send again the requests that waited
 	g.up.heal()
 	g.down.heal()
 	g.shape = g.up.shape
 	*f = g
 }
 
-// proceed finds how far flow g, which f was, came with its newest request.
+// proceed finds how far the newest request of flow g had come. f has g's fields as the other process left
+// them.
 func (g *flow) proceed(f *flow, r *record) {
 	o := &r.ops[r.index(f)<<(r.shift&31)+int32((g.tail-1)&(g.span-1))]
 	sent := hdr.PSNDiff(g.admitted, o.cpsn)
@@ -370,7 +369,7 @@ func (g *flow) proceed(f *flow, r *record) {
 		if int32(g.head-g.tail) > 0 {
 			g.head = g.tail
 		}
-	case r.get(f.cur) == o && o.state == sOpen: // others are to come
+	case r.get(f.cur) == o && o.state == sOpen: // more of its packets are to come
 		g.cur, g.began = f.cur, f.began
 		if g.part = f.part; o.kind == kWrite {
 			g.rest = o.len - min(o.len, uint32(sent)*f.part)
@@ -381,11 +380,11 @@ func (g *flow) proceed(f *flow, r *record) {
 	g.unsure = f.unsure && o.kind == kRead && o.state == sOpen && g.cur == none
 }
 
-// restart makes operation o fit for this process; false when it is nobody's.
+// restart makes operation o fit for this process. It returns false if no flow and no connection has o.
 func (r *record) restart(o *op) bool {
 	f := r.flowOf(o)
 	at := uint32(r.place(o)) % r.window
-	k := at - f.first // how many are before it
+	k := at - f.first // number of operations before o
 	mine := f.synced && at < f.span
 	if mine {
 		k &= f.span - 1
@@ -398,7 +397,7 @@ func (r *record) restart(o *op) bool {
 	kept := o.is(fKept) || o.kind == kRead && o.out != 0
 	o.flags &= fReplaced | fAckReq | fRight | fBare | fOwn | fPrompt | fOrphan | fEarly | fAgain
 	if kept {
-		o.out = 0 // what was held of it is gone
+		o.out = 0 // its held frames are lost
 	}
 	released := mine && int32(f.first+k-f.head) < 0
 	if o.state == sOpen && (o.lane < 0 || int(o.lane) >= len(r.flows) || !r.carrier(o).synced || released && o.kind != kRead) {
@@ -411,7 +410,7 @@ func (r *record) restart(o *op) bool {
 		o.flags &^= fEarly
 	}
 	if o.kind == kRead && o.state == sDone && !released {
-		o.state, o.got = sUnsent, 0 // its client has not seen all of the answer
+		o.state, o.got = sUnsent, 0 // its client has not seen the whole answer
 		r.beside(o).setNAK(hdr.SynNAKSequence, 0)
 		o.flags |= fPrompt
 	}
@@ -431,9 +430,10 @@ func (r *record) restart(o *op) bool {
 	return true
 }
 
-// relink makes anew what connection c carries: list, the operations at.
+// relink makes the list of what connection c carries, and what is counted from it, anew. list has the
+// operations.
 func (n *order) relink(c *flow, list []*op, now clock.Time) {
-	// A READ that is done again may begin in its middle: where is seen by what the server was asked for.
+	// A READ that is done again may begin in the middle: o.got says where the server was asked to begin.
 	begins := func(o *op) int32 { return hdr.PSNDiff(psnAdd(o.spsn, o.got), c.acked) }
 	slices.SortFunc(list, func(a, b *op) int { return cmp.Compare(begins(a), begins(b)) })
 	c.next = psnAdd(c.acked, 1)
@@ -464,21 +464,22 @@ func (n *order) relink(c *flow, list []*op, now clock.Time) {
 		}
 		n.rejoin(o)
 		if o.modifies() && o.word == none && !o.is(fBare|fOrphan) {
-			o.flags |= fBare // which of its client's it must be ahead of its word does not tell
+			o.flags |= fBare // the word of the operations that its client must send before it is not known
 			f.bare++
 		}
 		if o.is(fReplaced) {
 			n.words.writes++
 		}
 	}
-	// Behind a READ whose answer was lost the server may have executed more: the question of a process before this one.
+	// The server may have executed more behind a READ whose answer was lost: the question of the other
+	// process (see inquire).
 	if after := psnAdd(c.acked, 1); psnLess(c.next, after) {
 		c.next = after
 	}
 }
 
-// rejoin counts open operation o, which another process sent. The word of a WRITE
-// that takes an atomic's place is tracked from the start: requests of others wait.
+// rejoin counts the open operation o, which another process sent. The word of a WRITE in the place of an
+// atomic is tracked from the start, so that other clients' requests to it wait.
 func (n *order) rejoin(o *op) {
 	if !o.modifies() {
 		return
@@ -497,8 +498,8 @@ func (n *order) rejoin(o *op) {
 	n.words.w[w].writes++
 }
 
-// bereave makes flow f of record b, a connection that was lost with a process before this
-// one: its client is told when it asks. False when it cannot be.
+// bereave makes flow f from record b of a connection that was lost with another process. Its client is told
+// when it sends. bereave returns false if f's queue pairs cannot be added to the table of connections.
 func (l *ledger) bereave(now clock.Time, f *flow, b []byte) bool {
 	var r identity
 	r.read(b)
@@ -520,8 +521,8 @@ func (l *ledger) bereave(now clock.Time, f *flow, b []byte) bool {
 	return true
 }
 
-// tell answers a request, x, of a connection that is lost with the NAK that
-// ends its client's queue pair. The frame itself becomes the answer.
+// tell answers request b in buffer x, of the lost connection fl, with the NAK that ends its client's queue
+// pair. The frame itself becomes the answer.
 func (s *clientSide) tell(fl *flow, x *packet.Buf, b []byte) {
 	f := &s.f
 	var h header

@@ -12,17 +12,17 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	n.waits.hear(fl)
 	if !psnLess(psn, fl.admitted) {
-		s.c.Drop(x, reasonRepeat) // it waits here
+		s.c.Drop(x, reasonRepeat) // the original waits here
 		return
 	}
 	o, k := n.find(fl, psn)
 	other := o != nil && !n.same(o, &s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu)
-	if (o == nil || o.state != sOpen) && n.doubtful(fl) { // it may be new, of another connection
-		again := clock.Duration(0) // as often as its client asks
+	if (o == nil || o.state != sOpen) && n.doubtful(fl) { // it may be a new request, of another connection
+		again := clock.Duration(0) // ask the server as often as the client repeats
 		if fl.disputed = fl.disputed || !fl.bound && (o == nil || other); other {
 			again = leastPatience
 			if !fl.doubted {
-				fl.again, fl.doubted = fl.head+1, true // there is nothing to answer
+				fl.again, fl.doubted = fl.head+1, true // so that this duplicate is not answered
 			}
 		}
 		s.question(fl, again)
@@ -53,7 +53,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 			s.answerAgain(fl, k)
 		}
 		s.c.Drop(x, reasonAnswered)
-	default: // answered in its turn
+	default: // it is answered in its turn
 		n.due(fl)
 		s.c.Drop(x, reasonRepeat)
 	}
@@ -121,7 +121,7 @@ func (r *record) replaying(c *flow) bool {
 			return true
 		}
 	}
-	c.replayed = 0 // not looked for again
+	c.replayed = 0 // none is left: need not look again
 	return false
 }
 
@@ -186,7 +186,7 @@ func (s *clientSide) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		return true
 	}
 	if o == nil || o.state == sOpen || o.state == sFailed || o.state == sDone && !(released && o.kind == kRead) {
-		s.c.Drop(x, reasonRepeat) // all has come right meanwhile
+		s.c.Drop(x, reasonRepeat) // it was executed or failed meanwhile
 		return true
 	}
 	off := uint32(hdr.PSNDiff(psn, o.cpsn))
@@ -204,17 +204,17 @@ func (s *clientSide) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 		o.flags |= fAgain
 		fl.rereads++
 	} else if o.npsn > 1 && o.kind != kRead && f != &s.f {
-		n.prompt(o, 1, hdr.SynNAKSequence) // the others of its packets were not held
+		n.prompt(o, 1, hdr.SynNAKSequence) // its other packets were not held
 	}
 	return true
 }
 
-// reenter sends an operation that is on record, and not open, as a new one;
-// false when it must wait.
+// reenter sends o, an operation on record that is not open, as a new request: duplicate x with the bytes b
+// and headers f, which begins with packet off of o. It returns false if o must wait.
 func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, off uint32) bool {
 	n := s.n
 	if cur := n.get(fl.cur); cur != nil && cur != o && cur.state == sOpen {
-		return false // in the middle of a message the server takes nothing else
+		return false // within a message the server accepts no other request
 	}
 	if o.kind == kRead {
 		o.got = off
@@ -224,10 +224,10 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 	n.shelf.unkeep(o)
 	o.flags &= fAckReq | fBare | fOwn
 	o.word = none
-	if o.kind.atomic() { // operands as they came
+	if o.kind.atomic() { // classified anew, with the operands that the client sent
 		n.classifyAtomic(o, b, f)
 	} else if o.kind == kWrite && o.npsn == 1 && o.len == 8 {
-		o.out = le.Uint64(f.PayloadOf(b)) // its client may have changed it
+		o.out = le.Uint64(f.PayloadOf(b)) // its client may have changed the memory
 	}
 	key := n.keys.movable(fl, o)
 	if key != nil {
@@ -266,17 +266,16 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 		fl.unsent--
 	}
 	o.state = sOpen
-	s.send(fl, n.carrier(o), o, x, x.Bytes(), f, off) // of a message of many packets the others follow
+	s.send(fl, n.carrier(o), o, x, x.Bytes(), f, off) // the other packets of the message follow
 	return true
 }
 
-// resend handles a repetition of an open operation of flow fl, from its packet
-// off on.
+// resend handles duplicate x of the open operation o of flow fl, from packet off on.
 func (s *clientSide) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 	n := s.n
 	c := n.carrier(o)
 	if c.inDoubt {
-		s.c.Drop(x, reasonRepeat) // what the server executed is asked first
+		s.c.Drop(x, reasonRepeat) // the server is first asked what it executed
 		return
 	}
 	s.c.Mark(x, packet.Forwarded, reasonRepeated)
@@ -304,8 +303,9 @@ func (s *clientSide) resend(fl *flow, o *op, x *packet.Buf, off uint32) {
 	s.c.Drop(x, reasonRepeat)
 }
 
-// restores sends x, a repetition of packet off of o, as it first went to the server, if o writes a whole word and its client has
-// changed what it writes since: what came behind it was computed from that. False when nothing has changed.
+// restores handles duplicate x of packet off of o, if o writes a whole word and its client has changed the
+// payload since. It sends x with the original payload, because the outcome of later operations was computed
+// from this. It returns false if the payload has not changed.
 func (s *wire) restores(o *op, x *packet.Buf, off uint32) bool {
 	b := x.Bytes()
 	if o.kind != kWrite || o.len != 8 || o.npsn != 1 || o.word == lapsed {
@@ -322,8 +322,7 @@ func (s *wire) restores(o *op, x *packet.Buf, off uint32) bool {
 	return true
 }
 
-// prompt has the client of op o told, in its turn, the NAK syn about its packet
-// ask.
+// prompt notes that the client of o is to be sent, when o's turn comes, the NAK syn for packet ask of o.
 func (n *order) prompt(o *op, ask uint32, syn hdr.Syndrome) {
 	if o.is(fOrphan) {
 		return
@@ -333,7 +332,7 @@ func (n *order) prompt(o *op, ask uint32, syn hdr.Syndrome) {
 	n.due(n.flowOf(o))
 }
 
-// missing: the server expects PSN psn on connection c.
+// missing handles a NAK (PSN sequence error): the server expects PSN psn on connection c.
 func (s *carrierSide) missing(c *flow, psn uint32) {
 	n := s.n
 	o := n.oldest(c)
@@ -351,13 +350,14 @@ func (s *carrierSide) missing(c *flow, psn uint32) {
 	s.again(c, psn, c.next)
 }
 
-// mostMisses is how often in a row one request is sent again in vain, while the server answers on its connection, until it is given up: as often as
-// a client tries (retry_cnt is 7 at most).
+// mostMisses is the number of times in a row that a request is sent again in vain, while the server answers
+// on its connection, until the box gives it up. A client tries no more often (retry_cnt is at most 7).
 const mostMisses = 8
 
-// abandon gives up o, the oldest request that connection c carries: something on the way to the server does not let it through as its client made it,
-// and what others have behind it waits. The client is told an error, as it would have found out by its own tries. A WRITE of nothing takes the
-// request's PSN (isVoid); where the queue pair may not write, or there are several PSNs, the connection has failed.
+// abandon gives up o, the oldest request that connection c carries. A device on the path to the server does
+// not forward the request as its client made it, and other clients' operations wait behind it. The client is
+// sent an error, which it would also have got after its own retries. A WRITE of no bytes takes the request's
+// PSN (isVoid). If the queue pair has no right to write, or the request takes several PSNs, c fails.
 func (s *carrierSide) abandon(c *flow, o *op) {
 	fl := s.n.flowOf(o)
 	s.clients.end(fl)
@@ -369,8 +369,8 @@ func (s *carrierSide) abandon(c *flow, o *op) {
 	s.again(c, o.spsn, c.next)
 }
 
-// notReady: the server has no receive buffer for the request at psn. Its client
-// must wait; nothing of others is behind it (see usable).
+// notReady handles an RNR NAK: the server has no receive buffer for the request with PSN psn. The request's
+// client must wait. No other client's operation is behind the request (see usable).
 func (s *carrierSide) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
 	o := s.n.oldest(c)
 	if o == nil {
@@ -382,9 +382,9 @@ func (s *carrierSide) notReady(c *flow, psn uint32, syn hdr.Syndrome) {
 	}
 }
 
-// nudge sends the oldest request of connection c again, since there was no
-// answer for long: it, its answer, or the server's acknowledgement may be lost.
-// What is behind it follows when it was answered and they were not.
+// nudge sends the oldest request of connection c again, because its answer is late: the request, its answer,
+// or the server's acknowledgement may be lost. The requests behind it are sent again only if they still have
+// no answer after this one was answered (suspects).
 func (s *carrierSide) nudge(c *flow) {
 	n := s.n
 	o := n.oldest(c)
@@ -399,8 +399,8 @@ func (s *carrierSide) nudge(c *flow) {
 	s.again(c, at, psnAdd(o.spsn, o.npsn))
 }
 
-// nudgeLost sends the oldest request of connection c again, whose answer was
-// lost: later ones were acknowledged.
+// nudgeLost sends the oldest request of connection c again: its answer is lost, because the server has
+// answered later requests.
 func (s *carrierSide) nudgeLost(c *flow) {
 	o := s.n.oldest(c)
 	at, now := psnAdd(o.spsn, o.got), s.c.Now()
@@ -433,11 +433,11 @@ func (s *carrierSide) again(c *flow, psn, goal uint32) {
 	s.pump(c)
 }
 
-// burst is how many requests are sent again at once; more follow with answers.
+// burst is the number of requests that are sent again at once. Each answer makes room for more.
 const burst = 32
 
-// pump sends again what is to be sent again on connection c, in the order of
-// PSNs.
+// pump sends the requests of connection c again that have PSNs in [c.expect, c.goal), in their order, at most
+// burst of them.
 func (s *carrierSide) pump(c *flow) {
 	n := s.n
 	o := n.oldest(c)
@@ -454,7 +454,7 @@ func (s *carrierSide) pump(c *flow) {
 			continue
 		}
 		if !o.makeable() && !(n.isVoid(o) && c.may>>aWrite&1 != 0) {
-			// What is behind it is of the connection's own client: see usable.
+			// The operations behind it are all of the connection's own client: see usable.
 			n.prompt(o, uint32(max(0, hdr.PSNDiff(c.expect, o.spsn))), hdr.SynNAKSequence)
 			break
 		}
@@ -463,7 +463,7 @@ func (s *carrierSide) pump(c *flow) {
 				return
 			}
 			if !s.make(c, o, uint32(hdr.PSNDiff(c.expect, o.spsn))) {
-				return // no buffer
+				return // there is no buffer
 			}
 			sent++
 			s.c.Count(ctrResent, 1)
@@ -475,8 +475,8 @@ func (s *carrierSide) pump(c *flow) {
 	c.repair = false
 }
 
-// make sends packet off of op o, which connection c carries, from what is known
-// of it here.
+// make sends packet off of o, which connection c carries, again, made from the record. It returns false if
+// there is no buffer.
 func (s *carrierSide) make(c *flow, o *op, off uint32) bool {
 	n := s.n
 	h := &c.up
@@ -521,15 +521,17 @@ func (s *carrierSide) make(c *flow, o *op, off uint32) bool {
 	return true
 }
 
-// isVoid reports whether o need not be executed any more, and must not be: its client is gone, and may
-// have written there since over another connection. What the server has of it already it executes once,
-// whatever comes under the same PSN (IBTA 9.7.5.1.2). What is in order with a word's operations is
-// executed before those that came since; a message of many packets may be executed in part.
+// isVoid reports whether o need not and must not be executed any more: its client is gone, and may have
+// written to the same memory over another connection since. If o did reach the server, the server executes it
+// once, whatever other request comes with the same PSN (IBTA 9.7.5.1.2). Operations in order with a word's
+// other operations are not void, because they are executed before all later ones. Neither are messages of
+// several packets, of which the server may have executed a part.
 func (r *record) isVoid(o *op) bool {
 	return o.modifies() && o.npsn == 1 && (o.word == none || o.is(fLoose)) && !o.is(fReplaced) && (o.is(fOrphan) || r.flowOf(o).gone)
 }
 
-// makeKept sends packet off of op o again, which is held as its client sent it.
+// makeKept sends packet off of o again, which is held as its client sent it. It returns false if there is no
+// buffer.
 func (s *carrierSide) makeKept(o *op, off uint32) bool {
 	n := s.n
 	q := o.held()
@@ -547,7 +549,7 @@ func (s *carrierSide) makeKept(o *op, off uint32) bool {
 	}
 	s.c.Mark(x, packet.Generated, reasonMade)
 	c, psn := n.carrier(o), s.h.BTHOf(x.Bytes()).PSN()
-	c.up.address(x.Bytes()) // as what got there
+	c.up.address(x.Bytes()) // with the addresses of requests that reached the server
 	hdr.SetICRC(x.Bytes(), &s.h)
 	s.send(n.flowOf(o), c, o, x, x.Bytes(), &s.h, uint32(hdr.PSNDiff(psn, o.cpsn)))
 	return true

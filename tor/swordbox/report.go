@@ -7,74 +7,75 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// Report is what the app shows of its state, which all workers share.
+// Report is the app's state as it shows it. All workers share this state.
 type Report struct {
 	Mode    string         `json:"mode"`
-	Warning string         `json:"warning,omitempty"` // what the arguments promise and do not do
+	Warning string         `json:"warning,omitempty"` // what the arguments promise and the app does not do
 	Memory  Memory         `json:"memory"`
 	State   *State         `json:"state,omitempty"`
 	Servers []ServerReport `json:"servers"`
 }
 
-// Memory is in bytes, for each server that is known.
+// Memory is the memory in use, in bytes. Conns, Operations and Words are those of one server; all servers
+// have the same.
 type Memory struct {
 	Conns      int `json:"conns"`
 	Operations int `json:"operations"`
 	Words      int `json:"words"`
-	// Total is that of all servers, Spare that of servers to come.
+	// Total is the memory of all known servers; Spare is that set aside for servers that may come.
 	Total int `json:"total"`
 	Spare int `json:"spare"`
 }
 
-// State is about what outlives the process.
+// State is the state of the memory that outlives the process.
 type State struct {
 	Bytes int `json:"bytes"`
-	// Recorded connections are those whose ends count differently.
+	// Recorded is the number of connections whose two ends count differently.
 	Recorded int `json:"recorded"`
-	// Why nothing was taken over; "": it was, or there was nothing.
+	// Why says why nothing was taken over. It is empty if it was, or if nothing was there.
 	Why string `json:"why,omitempty"`
-	// Read: what was left has been looked at, in the first breath.
+	// Read says that the first breath has looked at what the process before left.
 	Read bool `json:"read"`
 }
 
-// ServerReport is a memory server and what goes to it.
+// ServerReport shows a memory server and the connections to it.
 type ServerReport struct {
 	Addr   string   `json:"addr"`
 	Also   []string `json:"also,omitempty"` // its other addresses, as servers= says
-	Twin   bool     `json:"twin,omitempty"` // another server has its MAC: atomics are not replaced unless servers= says which is which
+	Twin   bool     `json:"twin,omitempty"` // another server has the same MAC address: atomics are not replaced unless servers= says which addresses are one server
 	Conns  int      `json:"conns"`
 	Words  int      `json:"words"`
 	Known  int      `json:"known"`  // words whose value is known
-	Held   int      `json:"held"`   // frames
+	Held   int      `json:"held"`   // frames held
 	Open   int      `json:"open"`   // operations without an answer
-	Shared int      `json:"shared"` // connections
-	// Connections are the first of them.
+	Shared int      `json:"shared"` // connections that are shared
+	// Connections shows the first maxReported connections.
 	Connections []ConnReport `json:"connections"`
 }
 
-// ConnReport is a connection.
+// ConnReport shows a connection.
 type ConnReport struct {
 	Client string `json:"client"`
 	Server string `json:"server"`
-	From   string `json:"from"` // how it was learnt
+	From   string `json:"from"` // how the box learnt of it
 	State  string `json:"state"`
-	// Followed: operations may move. The rest is of such connections.
+	// Followed says that operations may move.
 	Followed bool `json:"followed"`
 	Shared   bool `json:"shared,omitempty"`
 	MTU      int  `json:"mtu,omitempty"`
-	// NextClient and NextServer are the PSNs that come next: as the client
-	// numbers its requests, and as the server expects them.
+	// NextClient and NextServer are the PSNs of the next request, in the client's and in the server's
+	// numbering. The fields from here to Waiting are 0 while the numberings are not known.
 	NextClient uint32 `json:"next_client"`
 	NextServer uint32 `json:"next_server"`
 	MSN        uint32 `json:"msn"`
 	Open       int    `json:"open"`   // operations of this client without an answer
-	Guests     int    `json:"guests"` // others' that its connection carries
+	Guests     int    `json:"guests"` // other clients' operations that its connection carries
 	Waiting    int    `json:"waiting"`
-	// Ended: its client was told that the connection is gone.
+	// Ended says that the client was told that the connection is gone.
 	Ended bool `json:"ended,omitempty"`
 }
 
-// maxReported is how many connections a report shows of a server.
+// maxReported is the largest number of connections of a server in a report.
 const maxReported = 1000
 
 // Report implements graph.Reporter.
@@ -105,11 +106,11 @@ func (s *Box) Report() any {
 	return r
 }
 
-// Warns is the warning.
+// Warns returns the warning.
 func (r Report) Warns() string { return r.Warning }
 
-// Inherited says why nothing was taken over from the process before; known is
-// false before the first breath.
+// Inherited returns why nothing was taken over from the process before. known is false before the first
+// breath.
 func (r Report) Inherited() (why string, known bool) {
 	if r.State == nil {
 		return "", true
@@ -117,7 +118,7 @@ func (r Report) Inherited() (why string, known bool) {
 	return r.State.Why, r.State.Read
 }
 
-// account adds what n takes.
+// account sets the sizes of one server's parts in m to those of n, and adds their sum to m.Total.
 func (n *node) account(m *Memory) {
 	m.Conns = n.conns.Bytes() + len(n.flows)*sizeofFlow
 	m.Operations = len(n.ops) * (sizeofOp + sizeofMore)
@@ -160,7 +161,7 @@ func (n *node) report(m *Memory) ServerReport {
 	return v
 }
 
-// endName is an end of a connection as static= has it.
+// endName returns an end of a connection in the form of static=.
 func endName(e *conn.End) string { return fmt.Sprintf("%v/%#x", e.Addr, e.QPN) }
 
 var _ graph.Reporter = (*Box)(nil)

@@ -41,7 +41,7 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 		return
 	}
 	if psn == fl.arrived && !fl.vague && !fl.unsure && (fl.bound || fl.counted || !fl.lags) {
-		s.take(fl, x, b, psn) // as turn would have it
+		s.take(fl, x, b, psn) // as turn would do
 		return
 	}
 	s.turn(fl, x, b, psn)
@@ -54,14 +54,14 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 func answerEnded(s *clientSide, fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	if fl.lost != 0 {
 		if d := hdr.PSNDiff(psn, fl.ended&hdr.PSNMask); fl.ended&knownPSN != 0 && (d > farOff || d < -farOff) {
-			s.stranger(x, b, reasonStranger) // of another connection, which has its numbers now
+			s.stranger(x, b, reasonStranger) // of a new connection that has the same queue pairs
 			return
 		}
 		s.tell(fl, x, b)
 		return
 	}
 	if psnLess(psn, fl.ended) && !s.f.Op.Has(hdr.IsRead) {
-		s.repeat(fl, x, b, psn) // it was answered before
+		s.repeat(fl, x, b, psn) // it was answered before the end
 		return
 	}
 	s.refuse(fl)
@@ -90,7 +90,7 @@ func (s *clientSide) arrives(fl *flow, row *conn.Row, x *packet.Buf, b []byte) [
 func (s *wire) forgo(fl *flow, x *packet.Buf, b []byte) {
 	f := s.f
 	back := psnLess(f.BTHOf(b).PSN(), fl.arrived)
-	if back { // before those that wait: so the server sees them in their order
+	if back { // before the waiting requests, so that the server gets them in order
 		s.stranger(x, b, reasonStranger)
 	}
 	s.forget(fl)
@@ -138,7 +138,7 @@ func (s *clientSide) turn(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		return
 	}
 	if d >= 0 && d <= farOff && !fl.counted && !fl.bound && fl.mustRepeat() && s.c.Now().Sub(fl.heard) < s.cfg.alive {
-		s.c.Drop(x, reasonPSNGap) // the server would throw it away, and its client sends it again behind what the server had no buffer for
+		s.c.Drop(x, reasonPSNGap) // the server would drop it, and its client repeats it after the request that the server had no buffer for
 		return
 	}
 	if d != 0 && s.outOfTurn(fl, x, b, psn, d) {
@@ -155,7 +155,7 @@ func (s *clientSide) turn(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.c.Drop(x, reasonPSNGap)
 		return
 	case d < 0 && s.before(fl, b, psn) && !fl.onward:
-		s.stranger(x, b, reasonRepeated) // of the time before
+		s.stranger(x, b, reasonRepeated) // from before the box followed the connection
 		return
 	case d < 0:
 		s.repeat(fl, x, b, psn)
@@ -248,7 +248,7 @@ func (s *clientSide) readmit(fl *flow) {
 func (s *clientSide) sender(x *packet.Buf, b []byte) (*flow, *conn.Row) {
 	n := s.n
 	slot := conn.NoSlot
-	if s.f.Plain { // most are: nothing but the slot is to be found
+	if s.f.Plain { // as most frames are: only the slot has to be found
 		slot = n.conns.Easily(s.c.Now(), &s.ends, b, s.f.Op.Info().Flags, 0)
 	}
 	if slot < 0 {
@@ -256,7 +256,7 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) (*flow, *conn.Row) {
 			return nil, nil
 		}
 	}
-	if len(n.removed) > 0 { // an earlier connection had this row, or its queue pair
+	if len(n.removed) > 0 { // connections that had this row, or its queue pair
 		for _, f := range n.removed {
 			s.remove(f)
 		}
@@ -323,7 +323,7 @@ func (s *clientSide) take(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	}
 	if !fl.stall.Empty() || !s.admit(fl, x, b, &s.f) {
 		if !n.shelf.mayHold(fl) || n.shelf.Put(&fl.stall, x, s.n.worker, struct{}{}) == 0 {
-			fl.arrived, fl.rest, fl.part = psn, rest, part // it never came
+			fl.arrived, fl.rest, fl.part = psn, rest, part // as if it had not come
 			s.c.Drop(x, reasonHoldFull)
 			if !fl.waits {
 				n.waits.uncount(fl)
@@ -380,7 +380,7 @@ func (s *clientSide) outOfTurn(fl *flow, x *packet.Buf, b []byte, psn uint32, d 
 		s.forgo(fl, x, b)
 		return true
 	case n.row(fl).Learnt == conn.Managed || !fl.trusted:
-		return false // a new connection would have been announced
+		return false // the connection manager would have announced a new connection
 	}
 	if fl.open > 0 || fl.oldest != none || !fl.stall.Empty() || s.c.Now().Sub(fl.heard) < s.cfg.alive {
 		if far {
@@ -462,7 +462,7 @@ func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
 	fl.first = n.roomiest(fl)
 	fl.head, fl.tail, fl.counts = fl.first, fl.first, fl.first
 	fl.next, fl.acked, fl.expect = psn, psnAdd(psn, hdr.PSNMask), psn
-	if r.MTU != 0 && r.Learnt != conn.Inferred { // else of any request, whoever made it up
+	if r.MTU != 0 && r.Learnt != conn.Inferred { // otherwise it is the MTU of any request, perhaps a made-up one
 		fl.mtu = uint32(r.MTU)
 	}
 	if !fl.up.learn(b, &s.f) {
@@ -471,7 +471,7 @@ func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
 		return false
 	}
 	fl.shape, fl.sumless = fl.up.shape, !udpSumOK(b, &s.f)
-	n.conns.Pin(n.slot(fl)) // from here on the numbering is ours
+	n.conns.Pin(n.slot(fl)) // from here on this app gives the requests to the server their PSNs
 	s.c.Count(ctrSynced, 1)
 	return true
 }

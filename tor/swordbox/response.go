@@ -6,10 +6,10 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// carrierSide is the requester, for the server: it matches responses to what a connection carries,
-// from the oldest unacknowledged PSN on, sends again what is lost, asks whether the server's end is
-// there and what it has executed, and ends connections. clientSide calls query, when a connection
-// was quiet, nudge, when a client repeats what is open, and bequest, when a client is gone.
+// carrierSide acts as the requester towards the server. It matches responses to the operations that a
+// connection carries, from the oldest unacknowledged PSN on. It sends lost requests again, asks the server
+// whether its end is there and what it has executed, and ends connections. clientSide calls query when a
+// connection was quiet, nudge when a client repeats an open request, and bequest when a client is gone.
 type carrierSide struct {
 	*wire
 	clients *clientSide
@@ -19,7 +19,7 @@ type carrierSide struct {
 func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	n := s.n
 	slot := conn.NoSlot
-	if s.f.Plain { // most are: nothing but the slot is to be found
+	if s.f.Plain { // as most frames are: only the slot has to be found
 		slot = n.conns.Easily(s.c.Now(), &s.ends, b, s.f.Op.Info().Flags, 0)
 	}
 	if slot < 0 {
@@ -48,12 +48,12 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
-	if fl.asked != 0 || fl.strange != fl.strangeEnd { // it is in question whose the server's end is
+	if fl.asked != 0 || fl.strange != fl.strangeEnd { // it is not known whether the server's end belongs to fl
 		var done bool
 		if psn, done = s.inQuestion(fl, x, b, psn); done {
 			return
 		}
-		stray = true // what psn is now was not asked
+		stray = true // psn may be another one now
 	}
 	d := hdr.PSNDiff(psn, fl.next)
 	if stray && (d > farOff || d < -farOff && !n.isAwaited(fl, psn)) {
@@ -80,7 +80,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	if fl.hears(s.c.Now()); again {
 		s.readdress(fl)
 	}
-	if len(n.waits.all) != 0 { // else nobody is in any queue
+	if len(n.waits.all) != 0 { // otherwise no client is in any queue
 		n.waits.carries(n.index(fl))
 	}
 	if fl.doubted {
@@ -109,7 +109,7 @@ func ofBefore(s *carrierSide, fl *flow, x *packet.Buf, b []byte, psn uint32, d, 
 		fl.onward = true
 	case far < 0 && fl.young && !fl.gated && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()):
 		s.n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
-		s.others(fl, x, psn) // of the time before
+		s.others(fl, x, psn) // from before the box followed the connection
 		return true
 	}
 	return false
@@ -146,14 +146,14 @@ func undoubted(s *carrierSide, fl *flow, b []byte) {
 func (s *carrierSide) astray(fl *flow, x *packet.Buf, b []byte, psn uint32) bool {
 	n := s.n
 	if fl.oldest == none && (n.row(fl).Contested && (fl.asked == 0 || psn != fl.acked) || fl.dead && s.c.Now().Sub(fl.heard) >= s.cfg.alive) {
-		s.others(fl, x, psn) // to the client's new connection: nothing is asked over this one
+		s.others(fl, x, psn) // for the client's new connection: nothing is asked over fl
 		return true
 	}
 	if o := n.replay(fl, psn); o != nil && s.repeated(fl, o, x, b, psn) {
 		return true
 	}
 	if fl.asked == 0 && n.conns.Answers(&s.ends, b, &s.f) {
-		s.others(fl, x, psn) // the same, of which nobody told
+		s.others(fl, x, psn) // for a new connection that was not announced
 		return true
 	}
 	return false
@@ -173,7 +173,7 @@ func (s *carrierSide) inQuestion(fl *flow, x *packet.Buf, b []byte, psn uint32) 
 	before := fl.young && !fl.onward && psnLess(psn, fl.start)
 	if fl.owed > 0 && s.f.Op == hdr.Acknowledge && !before && !fl.gated && n.stray(fl, psn) {
 		if fl.owed--; psn != fl.acked || !fl.mayHave(&s.f, b) {
-			s.bad(toServers, x, reasonBadPSN, true) // it may be to the question
+			s.bad(toServers, x, reasonBadPSN, true) // it may answer the question
 			return psn, true
 		}
 	}
@@ -201,7 +201,8 @@ func (s *carrierSide) repeated(fl *flow, o *op, x *packet.Buf, b []byte, psn uin
 		s.relay(fl, o, true, x, b, &s.f, uint32(hdr.PSNDiff(psn, o.spsn)))
 		return true
 	}
-	// The region is not what it was: the queue pair is in the error state, and what is under way behind the READ may have been executed or not.
+	// The memory region has changed since the first answer. The queue pair is in the error state, and the
+	// server may or may not have executed the operations under way behind the READ.
 	s.clients.end(fl)
 	fl.ended, fl.verdict = psnAdd(o.cpsn, uint32(hdr.PSNDiff(psn, o.spsn))), syn
 	s.n.keys.refused(o, s.c.Now().Add(distrust))
@@ -269,7 +270,7 @@ func (s *carrierSide) digest(fl *flow, psn uint32, x *packet.Buf, b []byte) bool
 		default:
 			s.acked(fl, psnAdd(psn, hdr.PSNMask))
 			switch old := fl.oldest == none || psnLess(psn, n.ops[fl.oldest].spsn); {
-			case old: // it was heard before
+			case old: // it was heard before: a copy of a NAK that was handled
 			case syn == hdr.SynNAKSequence && fl.inDoubt:
 				if fl.gated {
 					s.cut(fl, psn)
@@ -298,7 +299,7 @@ func (s *carrierSide) odd(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	n := s.n
 	switch {
 	case fl.confirmed(psn):
-		n.conns.Remove(n.slot(fl)) // the queue pairs are of another connection now
+		n.conns.Remove(n.slot(fl)) // another connection has the queue pairs now
 	case fl.denied(&s.f, b, psn, s.c.Now(), s.cfg.alive):
 		s.c.Count(ctrGone, 1)
 		n.conns.Remove(n.slot(fl))
@@ -331,8 +332,8 @@ func (r *record) trust(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	if f.Op.Info().Ext&hdr.HasAETH == 0 || fl.oldest == none || psnLess(psn, r.ops[fl.oldest].spsn) || !fl.down.learn(b, f) || fl.down.shape != fl.up.shape {
 		return
 	}
-	// Messages completed as of psn, all of them its own: MSN counts from
-	// before the first on record.
+	// k is the number of messages that are completed as of psn. All are of fl's own client. The MSN counts
+	// from before the first one on record.
 	k := uint32(0)
 	for o := r.oldest(fl); o != nil; o = r.behind(o) {
 		end := psnAdd(o.spsn, o.npsn-1)
@@ -392,7 +393,7 @@ func (s *carrierSide) passive(c *flow, x *packet.Buf, b []byte, psn uint32) {
 	before := psnAdd(psn, hdr.PSNMask)
 	if f.Op == hdr.Acknowledge {
 		if syn := f.AETHOf(b).Syndrome(); syn.NAK() && syn != hdr.SynNAKSequence {
-			n.unfollow(c) // its queue pairs are of no use any more, whichever request it was
+			n.unfollow(c) // its queue pairs are in the error state, whichever request was refused
 			s.emit(toClients, x)
 			return
 		}
@@ -463,7 +464,7 @@ func (s *carrierSide) advance(c *flow) {
 		if o.npsn != 0 && psnLess(c.acked, psnAdd(o.spsn, o.npsn-1)) || c.cur == c.oldest {
 			return
 		}
-		if s.n.isVoid(o) { // a WRITE of nothing may have gone in its place
+		if s.n.isVoid(o) { // a WRITE of no bytes may have gone in its place
 			c.executes(o)
 			n.unlink(o)
 			o.state = sDone
@@ -471,8 +472,8 @@ func (s *carrierSide) advance(c *flow) {
 			continue
 		}
 		if o.answered() {
-			// The server answered it, and the answer was lost. Its client will
-			// ask again in its time; others need not wait so long.
+			// The server answered it, and the answer was lost. Its client will ask again after its timeout;
+			// other clients need not wait that long.
 			if c.guests > 0 && c.trusted {
 				s.nudgeLost(c)
 			}
@@ -555,7 +556,7 @@ func (s *carrierSide) readResponse(c *flow, psn uint32, frame *packet.Buf, b []b
 		if it := n.carries(c, psn); it != nil && it != o {
 			return s.early(c, it, psn, frame)
 		}
-		return false // a repetition, or one before it was lost: its client will ask again
+		return false // a duplicate, or an earlier one was lost: the client will ask again
 	}
 	fl := n.flowOf(o)
 	c.learnMTU(&s.f, b)
@@ -573,7 +574,7 @@ func (s *carrierSide) readResponse(c *flow, psn uint32, frame *packet.Buf, b []b
 	} else if o.is(fAgain) || n.op(fl, fl.head) == o && !o.holds() {
 		s.relay(fl, o, c == fl, frame, b, &s.f, k)
 	} else if !n.shelf.keep(o, frame) {
-		// No room: it will be asked for again.
+		// There is no room: the packet will be asked for again.
 		o.got--
 		s.c.Drop(frame, reasonHoldFull)
 		return true

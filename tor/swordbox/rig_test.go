@@ -151,7 +151,7 @@ type taped struct {
 	b  []byte
 }
 
-// Push gives the box frames, a microsecond after what was before.
+// Push gives the box frames, one microsecond after the frames before.
 func (r *rig) Push(in string, frames ...[]byte) graphtest.Result {
 	r.t.Helper()
 	r.Clock.Advance(time.Microsecond)

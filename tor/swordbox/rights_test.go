@@ -144,7 +144,7 @@ func TestLanesOfMost(t *testing.T) {
 	}
 }
 
-// TestKeys: a right is one to an R_Key, and to what was reached under it.
+// TestKeys: a right holds for one R_Key, and for the addresses that were reached under it.
 func TestKeys(t *testing.T) {
 	const va, otherKey = 0x7008, testRKey + 1
 	t.Run("each its own", func(t *testing.T) {
@@ -319,7 +319,7 @@ func TestRevoked(t *testing.T) {
 		if b := one(t, got.Out["b"]); queuePair(b) != c.sqpn {
 			t.Fatalf("%s", text(b))
 		}
-		// What is answered now may have been sent before.
+		// An answer that comes now may belong to a request that was sent before.
 		b.use(va, testRKey, aAtomic)
 		a.use(va, testRKey, aAtomic)
 		b.use(va, testRKey, aAtomic)
@@ -374,8 +374,8 @@ func TestRevoked(t *testing.T) {
 	})
 }
 
-// TestOwnFirst: what only the client of a connection can send again, and what may
-// have to wait for a receive buffer, has nobody's behind it.
+// TestOwnFirst: no operation of another client goes behind a request that only the connection's client can
+// send again, or that may have to wait for a receive buffer.
 func TestOwnFirst(t *testing.T) {
 	const va = 0x7008
 	start := func(t *testing.T, hold string) (r *rig, a, b *party) {
@@ -482,8 +482,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestPast: the answers to the last atomics are known however much came since;
-// of what else is not on record any more, what was written is acknowledged.
+// TestPast: the answers to the last atomics stay known, however many requests came since. Of other requests
+// that are not on record any more, WRITEs are acknowledged.
 func TestPast(t *testing.T) {
 	const va = 0x7008
 	r := newRig(t, graph.Args{"mode": "mux"})
@@ -592,7 +592,8 @@ func TestEarlyOfItsOwn(t *testing.T) {
 	same(t, got.Out["b"], lost)
 }
 
-// The connection ends before what is missing came: an early answer is given, and not taken for lost.
+// The connection ends before the missing answer came. An answer that came early is given to its client, and
+// does not count as lost.
 func TestEarlyOutlivesItsConnection(t *testing.T) {
 	const va = 0x7008
 	r := newRig(t, muxArgs)
@@ -687,9 +688,8 @@ func TestUnsureRead(t *testing.T) {
 	}
 }
 
-// TestDenied: a server that does not know what it acknowledged last has another
-// connection's end there: the connection is forgotten. What it acknowledged as
-// before is not.
+// TestDenied: a server whose answer contradicts what it acknowledged last has the end of another connection
+// there: the box forgets the connection. If the server acknowledges the same as before, the box keeps it.
 func TestDenied(t *testing.T) {
 	const va = 0x7008
 	for name, x := range map[string]struct {
@@ -713,7 +713,8 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// TestDoubted: a repetition on a connection that nobody announced is answered when the server has said that its end is there.
+// TestDoubted: a repetition on a connection that no connection manager announced is answered only after the
+// server has said that its end exists.
 func TestDoubted(t *testing.T) {
 	r := newRig(t, nil)
 	a := r.client()

@@ -122,7 +122,7 @@ func (m *crowd) round() (done bool) {
 			c.due--
 		}
 	}
-	// Frames of two workers arrive in any order, but those of one in its own.
+	// Frames of two workers arrive in any order; frames of one worker keep their order.
 	for _, b := range m.toServer {
 		if m.rng.Float64() < m.loss {
 			continue

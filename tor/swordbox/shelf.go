@@ -12,16 +12,16 @@ import (
 type shelf struct {
 	hold.Shelf[struct{}]
 	of    []holding  // beside the flows
-	hosts [256]int32 // frames that are held of clients, by hash of their address
+	hosts [256]int32 // number of held frames of clients, by hash of their address
 	r     *record
 	by    *owner
-	seed  uint64 // so that nobody chooses whose frames are counted with whose
+	seed  uint64 // key of the hash, so that nobody can choose addresses that are counted together
 }
 
 // holding counts the frames that are held of one flow.
 type holding struct {
-	kept    int32 // of its operations: answers to READs, and copies
-	tallied int32 // of its client, as counted in shelf.hosts[host]
+	kept    int32 // held frames of its operations: answers to READs, and copies of requests
+	tallied int32 // held frames that are counted in shelf.hosts[host]
 	host    uint8
 }
 

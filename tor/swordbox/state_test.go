@@ -205,8 +205,8 @@ func diverged(t *testing.T, args graph.Args) (r *rig, k *kept, a, b *party) {
 	return r, k, a, b
 }
 
-// Frames of connections on record must come here, also when servers= does not name their servers any
-// more: the kernel lets all others cross. So must those of a server that only static= names.
+// Frames of connections on record must come to this process even when servers= no longer names their servers,
+// for the kernel lets all other frames cross. The same holds for a server that only static= names.
 func TestWantsOfOldServers(t *testing.T) {
 	was, now := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.7.7")
 	for _, how := range []string{"set", "restart"} {
@@ -221,7 +221,7 @@ func TestWantsOfOldServers(t *testing.T) {
 			if f := r.Inst.Wants(); !slices.Contains(f.Hosts, was) || !slices.Contains(f.Hosts, now) || !slices.Contains(f.Hosts, netip.MustParseAddr("10.9.3.1")) || !f.Bound {
 				t.Errorf("%s, %s: wants %+v", how, when, f)
 			}
-			r.box().leftServers = nil // as if nobody had asked before the first frame
+			r.box().leftServers = nil // as if Wants had not been called before the first frame
 			same(t, a.write(0x5000, 1).Out["b"], a.moved(a, hdr.WriteOnly, a.spsn, reth(0x5000, testRKey, 8), little(1)))
 			one(t, a.ack().Out["a"])
 		}
@@ -459,7 +459,7 @@ func TestOtherSizes(t *testing.T) {
 	}
 }
 
-// What is damaged is good for nothing but to tell who must be told.
+// A damaged record serves only to find the clients that must get an error.
 func TestDamagedState(t *testing.T) {
 	for name, damage := range map[string]func(k *kept, n *node){
 		"layout":    func(k *kept, n *node) { k.b[8] ^= 0x40 },
@@ -553,8 +553,8 @@ func TestOnRecord(t *testing.T) {
 	}
 }
 
-// TestShape: the shape of a connection's frames is that of its header, also where
-// another process took the connection over.
+// TestShape: a connection's frames have the shape of its header, also after another process took the
+// connection over.
 func TestShape(t *testing.T) {
 	r, k, a, _ := diverged(t, nil)
 	check := func() {

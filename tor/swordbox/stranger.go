@@ -8,40 +8,40 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// A stranger's request is one that nobody follows: of a connection whose
-// numbering is not known, of another transport, or of a sort that is not
-// understood. It passes as it is, and makes the words unknown that it may change:
-// those of the memory that it names, or all of the server's.
+// A stranger's request is one that the box does not follow: its connection's numbering is not known, or its
+// transport or opcode is one that the box does not handle. The request passes unchanged, and makes the words
+// unknown that it may change: those of the memory that it names, or all words of the server.
 
-// scope is memory that a request may change.
+// scope is the memory that a request may change.
 type scope struct {
 	va  uint64
 	len uint32 // 0: none
-	all bool   // which memory cannot be told
+	all bool   // any memory: the request does not tell which
 }
 
 var everything = scope{all: true}
 
-// longWrite is a stranger's WRITE of several packets, of which only the first
-// says where. Packets behind it belong to it when they are of the same sender and
-// queue pair, and come within the time that a request may be under way.
+// longWrite is a stranger's WRITE of several packets. Only its first packet names the memory. A later packet
+// belongs to it if it has the same sender and queue pair, and comes within the time for which a request may
+// be under way.
 type longWrite struct {
-	src    [2]uint64 // address
+	src    [2]uint64 // sender's address
 	va     uint64
 	qpn    uint32
 	len    uint32
 	psn    uint32
 	until  clock.Time
 	done   bool // its last packet came
-	doubly bool // another one began before it was done: nobody knows whose the packets are
+	doubly bool // another WRITE began before it was done: it is not known to which one a packet belongs
 }
 
 type longWrites [256]longWrite
 
-// scopeOf is the memory that request b, with headers f, may change.
+// scopeOf returns the memory that request b, with headers f, may change. until is when the request can no
+// longer be under way.
 func (l *longWrites) scopeOf(now, until clock.Time, b []byte, f *hdr.Frame) (m scope) {
 	c := hdr.ChangeOf(b, f)
-	info := (f.Op & 0x1F).Info() // the operations of all transports are numbered alike
+	info := (f.Op & 0x1F).Info() // the operations of all transports have the same numbers
 	switch {
 	case c.Reach == hdr.ReachAny:
 		return everything
@@ -60,7 +60,7 @@ func (l *longWrites) scopeOf(now, until clock.Time, b []byte, f *hdr.Frame) (m s
 	return m
 }
 
-// place is where a WRITE of frame b's sender to its queue pair is noted.
+// place returns where a WRITE from b's sender to b's queue pair is noted, and what it is found by.
 func (l *longWrites) place(b []byte, f *hdr.Frame) (w *longWrite, src [2]uint64, qpn uint32) {
 	qpn = f.BTHOf(b).DestQP()
 	if f.Net == hdr.NetIPv4 {
@@ -93,10 +93,10 @@ func (l *longWrites) of(now, until clock.Time, b []byte, f *hdr.Frame, last bool
 	return scope{va: w.va, len: w.len}
 }
 
-// stranger passes a request that nobody follows. When it changes a tracked word,
-// that word's value is not known for a while: nobody knows when, and in which
-// order, it will be executed. While a WRITE that takes an atomic's place is on its
-// way there, it waits: what it does would be undone.
+// stranger passes request b in buffer x, which the box does not follow, for reason r. The words that it may
+// change are unknown for settle=, because it is not known when, and in which order, the server executes it.
+// While a WRITE in the place of an atomic is under way to one of them, the request waits, because that WRITE
+// would undo its change.
 func (s *wire) stranger(x *packet.Buf, b []byte, r graph.Reason) {
 	n := s.n
 	s.c.Mark(x, packet.Forwarded, r)
@@ -109,7 +109,7 @@ func (s *wire) stranger(x *packet.Buf, b []byte, r graph.Reason) {
 
 // detain holds a stranger's request until the words that it may change are free.
 func (n *node) detain(x *packet.Buf) {
-	if 2*n.strangers.Len() >= n.shelf.Cap()-n.shelf.Len() && !n.strangers.Empty() { // as mayHold; its sender repeats what it still wants
+	if 2*n.strangers.Len() >= n.shelf.Cap()-n.shelf.Len() && !n.strangers.Empty() { // as in shelf.mayHold; the sender of the dropped request repeats it if it still wants it
 		if old, _ := n.shelf.Take(n.c, &n.strangers, n.worker); old != nil {
 			n.c.Drop(old, reasonHoldFull)
 		}
@@ -119,7 +119,7 @@ func (n *node) detain(x *packet.Buf) {
 	}
 }
 
-// admitStrangers sends on strangers' requests that wait, some of them.
+// admitStrangers sends on waiting requests of strangers, at most mostResumed.
 func (s *wire) admitStrangers() {
 	for q, k := &s.n.strangers, 0; k < mostResumed && !q.Empty(); k++ {
 		x := s.n.shelf.Mine(s.c, q, s.n.worker)
@@ -134,8 +134,8 @@ func (s *wire) admitStrangers() {
 	}
 }
 
-// disturb: request b, with headers f, which nobody follows, may change memory, or invalidate an
-// R_Key, at some time. True when it must not yet.
+// disturb notes that request b, with headers f, which the box does not follow, may change memory or
+// invalidate an R_Key within settle=. It returns true if b must wait.
 func (n *node) disturb(b []byte, f *hdr.Frame) (wait bool) {
 	until := n.c.Now().Add(n.cfg.settle)
 	m := n.longs.scopeOf(n.c.Now(), until, b, f)
@@ -152,12 +152,10 @@ func (n *node) disturb(b []byte, f *hdr.Frame) (wait bool) {
 	return wait
 }
 
-// aside passes a frame that is no node's to follow: of a sort that never is, such
-// as of an unreliable connection, to an address that is not a known server's, or
-// one that is not understood. From a client it may be a request, which changes
-// memory of the servers that it may reach: that with its address in any VLAN;
-// otherwise those with its MAC, under another address; otherwise, when its address
-// cannot be read, all.
+// aside passes a frame that belongs to no followed connection of any node: its transport or opcode is not
+// followed, its address is no known server's, or its headers are not understood. A client's frame may be a
+// request that changes memory of the servers that it may reach. These are the server with its address, in any
+// VLAN; or else those with its destination MAC address; or else, if its address cannot be read, all servers.
 func (s *Box) aside(in int, x *packet.Buf, b []byte, r graph.Reason) {
 	f := &s.f
 	nodes := *s.nodes.Load()
@@ -252,8 +250,8 @@ func (s *Box) hidden(x *packet.Buf, b []byte) bool {
 	return false
 }
 
-// mayChange reports whether frame b, with headers f, may be a request that
-// changes memory which it names, or does not name.
+// mayChange reports whether frame b, with headers f, may be a request that changes memory, whether it names
+// the memory or not. SENDs are excepted: they write only to buffers that the server's application posted.
 func mayChange(b []byte, f *hdr.Frame) bool {
 	switch hdr.ChangeOf(b, f).Reach {
 	case hdr.ReachNone, hdr.ReachSend:
@@ -264,8 +262,7 @@ func mayChange(b []byte, f *hdr.Frame) bool {
 	return true
 }
 
-// named reports whether a, which is in no VLAN, is an address of the server in
-// any.
+// named reports whether the server has address a, which is in no VLAN, in any VLAN.
 func (n *node) named(a conn.Addr) bool {
 	for _, x := range n.addrs {
 		if x.In(0) == a {
@@ -275,15 +272,15 @@ func (n *node) named(a conn.Addr) bool {
 	return false
 }
 
-// macOf is the MAC that frame b goes to; fromOf the one that it is from.
+// macOf returns the destination MAC address of frame b, fromOf its source MAC address.
 func macOf(b []byte) uint64  { return be.Uint64(b) >> 16 }
 func fromOf(b []byte) uint64 { return be.Uint64(b[6:14:14]) >> 16 }
 
-// askStrangers asks the server whether it is there, on the connection of the
-// request that came last of those that are not followed: by a repetition of what was
-// long ago. What came just before it may never have come to the server, or wait here
-// too: then the server would execute the question in its place, and the client take
-// the answer for that to its request. Answers to old requests say what was executed.
+// askStrangers asks the server whether it is there, by a duplicate of a request of long ago. It asks on the
+// connection of the newest waiting request of strangers. A PSN just before this request's would not do: an
+// earlier request may not have reached the server, or may wait here, too. The server would then execute the
+// question in its place, and the client would take the answer to the question for the answer to that request.
+// The answer to a duplicate of long ago says only what was executed.
 func (s *wire) askStrangers() {
 	n := s.n
 	if n.strangers.Empty() {

@@ -71,8 +71,8 @@ func obscure(r *rig, x *party, va uint64) map[string][]byte {
 	}
 }
 
-// TestObscure: what may change memory and is not understood makes words unknown
-// before it passes, and does not undo what it comes behind.
+// TestObscure: a frame that may change memory and that the box does not understand makes words unknown before
+// it passes. It waits while an atomic is under way as a WRITE, which would undo its effect.
 func TestObscure(t *testing.T) {
 	const va = 0x7008
 	r := newRig(t, nil)
@@ -142,9 +142,8 @@ func TestHarmless(t *testing.T) {
 	}
 }
 
-// TestLongStranger: the packets of a long WRITE that nobody follows keep its memory
-// unknown for as long as they come, and no other; those that cannot be said to
-// belong to it, all.
+// TestLongStranger: the packets of a long WRITE that nobody follows keep the memory of that WRITE unknown for
+// as long as they come, and no other memory. Packets that may belong to another WRITE make all words unknown.
 func TestLongStranger(t *testing.T) {
 	const va, far = 0x7008, 0x9000
 	for _, x := range []struct {

@@ -275,8 +275,8 @@ func TestTwins(t *testing.T) {
 	}
 }
 
-// TestWaits: while a WRITE that takes an atomic's place is under way, nothing
-// else goes to its word that is not behind it: what it does would be undone.
+// TestWaits: while a WRITE in the place of an atomic is under way, no other operation goes to its word unless
+// it goes behind that WRITE: the WRITE would undo its effect.
 func TestWaits(t *testing.T) {
 	const va = 0x7008
 	for name, other := range map[string]func(r *rig, a, b, c *party) []byte{
@@ -430,8 +430,8 @@ func TestStatic(t *testing.T) {
 	same(t, a.atomicAck(4).Out["a"], b.atomicAckTo(psn, 6, 4))
 }
 
-// TestGather: a WRITE of several packets goes over a shared connection in one
-// piece, when all of it is there; what comes meanwhile is not in between.
+// TestGather: a WRITE of several packets goes over a shared connection in one piece, when all of it is there.
+// No frame that comes meanwhile goes between its packets.
 func TestGather(t *testing.T) {
 	r := newRig(t, graph.Args{"track": "10000+10000"})
 	a, b, c := r.join(), r.join(), r.join()
@@ -504,8 +504,8 @@ func TestHeldAnswers(t *testing.T) {
 		b.response(hdr.ReadRespOnly, p, aeth(hdr.SynACK, 2), little(6)), b.response(hdr.ReadRespOnly, p+1, aeth(hdr.SynACK, 3), little(7)), b.ackTo(p+2, 4))
 }
 
-// TestGoBackN: when the server misses a request, it and what is behind it are
-// sent again here; nobody is asked, since nobody's request is lost.
+// TestGoBackN: when the server misses a request, the box sends that request and all behind it again. It asks
+// no client, since no client's request is lost.
 func TestGoBackN(t *testing.T) {
 	const va = 0x10000
 	r := newRig(t, graph.Args{"track": "10000+10000"})
@@ -587,9 +587,8 @@ func TestRNR(t *testing.T) {
 	same(t, a.ack().Out["a"], a.ackTo(p, 2))
 }
 
-// TestFatal: a refusal goes to the owner of what was refused alone. The others
-// are asked to send theirs again, over another connection, and the words that
-// it was about are not known any more.
+// TestFatal: a refusal goes only to the owner of the refused request. The other clients are asked to send
+// theirs again, over another connection, and the values of the words concerned are not known any more.
 func TestFatal(t *testing.T) {
 	const va = 0x7038
 	for _, syn := range []hdr.Syndrome{hdr.SynNAKInvalidRequest, hdr.SynNAKRemoteAccess, hdr.SynNAKRemoteOperation} {
@@ -602,12 +601,12 @@ func TestFatal(t *testing.T) {
 		one(t, c.cas(va, 2, 3).Out["b"])
 		got := a.nak(s, syn)
 		same(t, got.Out["a"], b.nakTo(p, 2, syn), c.nakTo(q, 1, hdr.SynNAKSequence))
-		// b is told again whatever it sends.
+		// b gets the same refusal again, whatever it sends.
 		got = b.cas(va, 1, 2)
 		same(t, got.Out["a"], b.nakTo(p, 2, syn))
 		dropped(t, got, "reset")
-		// c's goes over its own, and as what it is: nothing is known about the
-		// word, nor about the region that refused.
+		// c's operation goes over its own connection, unchanged: the box knows nothing about the word, nor
+		// about the region of the refusal.
 		eth := atomicETH(va, testRKey, 3, 2)
 		same(t, r.Push("a", c.made(hdr.CompareSwap, q, eth, nil)).Out["b"], c.moved(c, hdr.CompareSwap, c.spsn, eth, nil))
 		same(t, c.atomicAck(1).Out["a"], c.atomicAckTo(q, 2, 1))
@@ -815,9 +814,9 @@ func testGone(t *testing.T, conns string, gone uint64) {
 	}
 }
 
-// TestReadsLeftOut: Linux (rxe) leaves READs out of what it acknowledges again, and
-// says the PSN before 0 when it has executed nothing else. That is no answer of
-// another connection, whose end acknowledges a later PSN.
+// TestReadsLeftOut: when Linux (rxe) acknowledges again, it names the newest request that is no READ, and the
+// PSN before 0 when it has executed nothing but READs. Such an acknowledgement does not show that the end of
+// another connection is there; any other PSN does.
 func TestReadsLeftOut(t *testing.T) {
 	const va = 0x7058
 	for name, c := range map[string]struct {
@@ -877,11 +876,11 @@ func TestWordOfNobody(t *testing.T) {
 	}
 }
 
-// TestOpenBefore: what was under way to a word before it was tracked may be
-// executed at any time: answers meanwhile do not make the word known.
+// TestOpenBefore: an operation that was under way to a word before the word was tracked may be executed at
+// any time. Answers meanwhile do not make the word known.
 func TestOpenBefore(t *testing.T) {
 	const va = 0x7060
-	r := newRig(t, graph.Args{"hold": "0"}) // nobody waits until it was
+	r := newRig(t, graph.Args{"hold": "0"}) // no request waits for that operation
 	a, b, c := r.join(), r.join(), r.join()
 	q := c.psn
 	same(t, c.write(va, 9).Out["b"], c.made(hdr.WriteOnly, q, reth(va, testRKey, 8), little(9))) // nothing is tracked yet
@@ -902,7 +901,7 @@ func TestOpenBefore(t *testing.T) {
 // was changed since, it tells nothing.
 func TestOvertaken(t *testing.T) {
 	const va = 0x7068
-	r := newRig(t, graph.Args{"hold": "0"}) // nobody waits for the answer
+	r := newRig(t, graph.Args{"hold": "0"}) // no request waits for the answer
 	a, b, c := r.join(), r.join(), r.join()
 	p, q, s := b.psn, c.psn, a.spsn
 	one(t, b.cas(va, 1, 2).Out["b"])
@@ -914,8 +913,8 @@ func TestOvertaken(t *testing.T) {
 	same(t, a.atomicAck(2).Out["a"], c.atomicAckTo(q, 2, 2))
 }
 
-// TestDepth: a shared connection carries as many READs and atomics at once as
-// its server's queue pair takes; what is more waits.
+// TestDepth: a shared connection carries as many READs and atomics at once as its server's queue pair takes;
+// further ones wait.
 func TestDepth(t *testing.T) {
 	const va = 0x7070
 	r := newRig(t, graph.Args{"mode": "mux"})
@@ -931,8 +930,8 @@ func TestDepth(t *testing.T) {
 	same(t, got.Out["a"], b.atomicAckTo(p, 3, 1))
 }
 
-// TestAsksForAnswers: what goes over a shared connection must be answered, for
-// others may wait for it; who did not ask gets no answer of its own.
+// TestAsksForAnswers: requests over a shared connection must ask for an answer, for others may wait for it. A
+// client that did not ask gets no answer of its own.
 func TestAsksForAnswers(t *testing.T) {
 	const va = 0x7078
 	r := newRig(t, nil)
@@ -947,8 +946,8 @@ func TestAsksForAnswers(t *testing.T) {
 	same(t, a.ack().Out["a"], b.ackTo(p, 4))
 }
 
-// TestStrict: a client's operations are executed in its order: what is not
-// tracked goes behind those that are, over the same connection.
+// TestStrict: a client's operations are executed in its order: an operation on memory that is not tracked
+// goes behind those on tracked memory, over the same connection.
 func TestStrict(t *testing.T) {
 	const va, other = 0x7080, 0x20000
 	for order, way := range map[string]func(a, b *party, s uint32) []byte{
@@ -970,8 +969,8 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestWide: the words that a long WRITE touches are unknown until it is done;
-// then an atomic tells what is there.
+// TestWide: the words that a long WRITE touches are unknown until the WRITE is done; then an atomic tells
+// their values.
 func TestWide(t *testing.T) {
 	const va = 0x7100
 	r := newRig(t, graph.Args{"track": va16})
@@ -1031,9 +1030,8 @@ func TestWideRace(t *testing.T) {
 	}
 }
 
-// TestOwnWay: when a newcomer changes a word over its own connection, answers of
-// others that are under way are not what they were to be, and nobody is to be
-// distrusted for it.
+// TestOwnWay: when a newcomer changes a word over its own connection, others' answers under way do not have
+// the expected values, and no client loses trust for that.
 func TestOwnWay(t *testing.T) {
 	const va = 0x7108
 	r := newRig(t, graph.Args{"mode": "mux"})
@@ -1087,7 +1085,7 @@ func TestWritable(t *testing.T) {
 			r := newRig(t, graph.Args{"writable": writable})
 			r.clients = append(r.clients, r.party(0).connect(), r.party(1).connect())
 			a, b := r.clients[0], r.clients[1]
-			for _, c := range r.clients { // nobody has written yet
+			for _, c := range r.clients { // no client has written yet
 				c.warm()
 				c.reads()
 				c.adds()
@@ -1111,7 +1109,7 @@ func TestWritable(t *testing.T) {
 			eth := atomicETH(va, testRKey, 2, 1)
 			same(t, b.cas(va, 1, 2).Out["b"], b.moved(a, hdr.CompareSwap, s, eth, nil))
 			one(t, a.atomicAck(2).Out["a"])
-			// An answer that is not what it must be: somebody else writes there.
+			// The answer does not have the value that it must have: another sender writes there.
 			one(t, b.cas(va, 2, 3).Out["b"])
 			one(t, a.atomicAck(77).Out["a"])
 			if r.knows(va) || r.Counter("mismatches") != 1 {

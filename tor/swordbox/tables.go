@@ -14,7 +14,7 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// Tables, by index in Kind's Tables; those of IPv6 follow those of IPv4.
+// Tables, by their index in Kind's Tables. A table of IPv6 follows that of IPv4.
 const (
 	tableMode = iota
 	tableGuard
@@ -39,7 +39,7 @@ const (
 	actJoin, actNotFollowed = 0, 1
 )
 
-// maxSettings is the most entries of tables that are settings.
+// maxSettings is the largest number of entries of a table that is a setting.
 const maxSettings = 1024
 
 func tables() []table.Decl {
@@ -143,11 +143,11 @@ func tables() []table.Decl {
 	return d
 }
 
-// defaults are the arguments that parseArgs assumes.
+// defaults returns the settings that args make.
 func defaults(args table.Args) settings {
 	s, err := parseArgs(args)
 	if err != nil {
-		s, _ = parseArgs(nil) // args are valid, as the running app has them
+		s, _ = parseArgs(nil) // cannot happen: the running app has taken args
 	}
 	return s
 }
@@ -242,12 +242,12 @@ func setStatic(args table.Args, rows table.Rows, bits int) (table.Args, error) {
 	return table.Args{"static": strings.Join(out, ";")}, nil
 }
 
-// Takes implements graph.Reconfigurer: what the tables of settings say, but for the
-// mode, can change while the app runs.
+// Takes implements graph.Reconfigurer: the settings of all tables but mode, and bad=, can change while the
+// app runs.
 func (s *Box) Takes(args graph.Args) bool {
 	cfg, err := parseArgs(args)
 	if err != nil {
-		return false // making it anew says why
+		return false // making the app anew returns the error
 	}
 	was := s.cfg
 	for _, c := range []*settings{&cfg, &was} {
@@ -282,8 +282,7 @@ func (s *Box) Reconfigure(args graph.Args) error {
 	return nil
 }
 
-// mayConnect is an error when connections of static= cannot come or go as cfg
-// says.
+// mayConnect returns an error if the connections of static= cannot become those of cfg.
 func (s *Box) mayConnect(cfg *settings) error {
 	var want []conn.StaticConn
 	for _, text := range cfg.static {
@@ -323,7 +322,7 @@ func (s *Box) mayConnect(cfg *settings) error {
 	return nil
 }
 
-// four are a connection's two ends.
+// four are the two ends of a connection.
 type four struct {
 	client, server netip.Addr
 	cqpn, sqpn     uint32
@@ -335,8 +334,7 @@ func staticOfRow(r *conn.Row) four {
 	return four{r.Client.Addr.Netip(), r.Server.Addr.Netip(), r.Client.QPN, r.Server.QPN}
 }
 
-// goes reports whether slot i has a connection that static= named, and want does
-// not.
+// goes reports whether slot i has a connection that static= named and that is not in want.
 func (n *node) goes(i int, want []conn.StaticConn) bool {
 	if !n.conns.Used(conn.Slot(i)) || n.flows[i].lost != 0 {
 		return false
@@ -345,8 +343,8 @@ func (n *node) goes(i int, want []conn.StaticConn) bool {
 	return r.Learnt == conn.Static && !slices.ContainsFunc(want, func(c conn.StaticConn) bool { return place(&c) == staticOfRow(r) })
 }
 
-// reconnect makes the connections that static= names, and forgets those that it
-// does not name any more; worker 0 does it for all.
+// reconnect adds the connections that static= names, and forgets those that it does not name any more. Worker
+// 0 does this for all workers.
 func (s *Box) reconnect() {
 	s.restatic = false
 	var want []conn.StaticConn
@@ -361,7 +359,7 @@ func (s *Box) reconnect() {
 				continue
 			}
 			if n.flows[i].bound {
-				s.restatic = true // when its client has closed it
+				s.restatic = true // to be removed when its client has closed it
 				continue
 			}
 			n.conns.Remove(conn.Slot(i))
@@ -382,7 +380,7 @@ func (s *Box) reconnect() {
 	}
 }
 
-// look runs f while no worker has node n, if it is still one.
+// look runs f while no worker owns node n. It does not run f if n is not a node any more.
 func (s *Box) look(n *node, f func() error) error {
 	if s.workers > 1 {
 		for !n.turn.CompareAndSwap(false, true) {
@@ -396,7 +394,8 @@ func (s *Box) look(n *node, f func() error) error {
 	return f()
 }
 
-// family is a as a key has it; false when it is of the other one.
+// family returns a as a table key has it. The second result is false if a is not of the family that six
+// names.
 func family(a conn.Addr, six bool) (table.Value, bool) {
 	v := a.As16()
 	x, _ := table.FromBytes(v[:])
@@ -411,7 +410,8 @@ func (s *Box) Hooks() graph.Hooks {
 	return graph.Hooks{Keeps: s.keeps, Bound: s.inheritedEnds, Scan: s.scan, Remove: s.remove}
 }
 
-// scan implements graph.Hooks. A place is a node's and a slot's number.
+// scan implements graph.Hooks. A place is the number of a node times the number of its slots, plus that of a
+// slot.
 func (s *Box) scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
 	stride := s.cfg.conns
 	if t == tableWords4 || t == tableWords6 {
@@ -435,10 +435,10 @@ func (s *Box) scan(_ *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
 	return -1
 }
 
-// id is the number of connection i of node number at.
+// id returns the number that the tables show for connection i of node at.
 func id(at int, i int32) table.Value { return table.Uint(uint64(at)<<16 | uint64(i)&0xFFFF) }
 
-// scan shows what places first to end of node number at have in table t.
+// scan yields the entries of table t for the slots from first to end of node at.
 func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 	var key [3]table.Cond
 	var params [11]table.Value
@@ -485,7 +485,7 @@ func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 		switch t {
 		case tableClients4, tableClients6:
 			if at, _ := n.conns.Find(r.Server.Addr, r.Server.QPN); int(at) != i {
-				continue // not known yet, or still another's
+				continue // its server's queue pair is not known yet, or another connection has it
 			}
 			key[0].V, key[1].V, key[2].V = client, server, num(r.Server.QPN)
 			if f.synced && f.trusted && f.lost == 0 {
@@ -520,7 +520,7 @@ func (n *node) scan(t, at, first, end int, yield func(*table.Entry)) {
 	}
 }
 
-// remove implements graph.Hooks: a connection is forgotten.
+// remove implements graph.Hooks: it forgets a connection.
 func (s *Box) remove(c *graph.Ctx, t int, key []table.Cond) error {
 	bits := 32
 	if t == tableClients6 {

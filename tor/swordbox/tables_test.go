@@ -19,8 +19,8 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// Tracked memory is that of any span, however many there are and however they
-// overlap; spans survive being written as an argument.
+// A word is tracked if any of the spans has it, however many spans there are and however they overlap. Spans
+// survive being written as an argument and read again.
 func TestTracked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		spans := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) span {
@@ -111,8 +111,8 @@ func (r *rig) suffix() string {
 	return ""
 }
 
-// Memory that is tracked from now on moves, and does not any more when its entry
-// is deleted; the app, and what it knows, stay.
+// From the time that memory is tracked its operations move; when its entry is deleted they move no longer.
+// The app, and its knowledge, stay.
 func TestTrackWhileRunning(t *testing.T) {
 	const va = 0x7100
 	r := newRig(t, graph.Args{"learn": "off"})
@@ -158,9 +158,9 @@ func TestTrackWhileRunning(t *testing.T) {
 	one(t, b.ack().Out["a"])
 }
 
-// What can be taken while it runs is; for anything else the app starts anew.
-// TestVouchedLater: until memory is tracked anybody may have written there. What was believed of its words
-// says nothing of them then: the next atomic goes as it is, and only those behind its answer do not.
+// TestVouchedLater: until memory is tracked anybody may have written there. What the box believed about the
+// words there does not count then: the next atomic goes unchanged, and only those behind its answer are
+// replaced.
 func TestVouchedLater(t *testing.T) {
 	const va = 0x7100
 	r := newRig(t, graph.Args{"replace": "tracked"})
@@ -225,15 +225,15 @@ func TestGuardWhileRunning(t *testing.T) {
 	one(t, spoofed().Out["b"])
 }
 
-// Static connections come and go while the app runs; what would contradict what
-// is known, or take a connection away that needs the app, is refused.
+// Static connections are added and deleted while the app runs. An entry that would contradict what is known,
+// and the removal of a connection that needs the app, are refused.
 func TestStaticWhileRunning(t *testing.T) {
 	for _, server := range []string{"10.9.0.1", "fd00::9:1"} {
 		t.Run(server, func(t *testing.T) {
 			r := rigOf(t, graph.Args{}, netip.MustParseAddr(server))
 			static := "static" + r.suffix()
 			a := r.join()
-			b := r.client() // nobody told of it
+			b := r.client() // no connection manager announced it
 			entry := func(c *party, qpn uint32, action string) table.Text {
 				e := table.Text{Match: map[string]string{"src": c.ip.String(), "dst": server, "dst_qp": fmt.Sprint(qpn)}, Action: action,
 					Params: map[string]string{"client_qp": fmt.Sprint(c.cqpn), "mtu": "256"}}
@@ -261,7 +261,7 @@ func TestStaticWhileRunning(t *testing.T) {
 			if find() != conn.Paired {
 				t.Error("the connection is not there")
 			}
-			// a's queue pair is taken: the connection manager told of it.
+			// a's queue pair is in use: the connection manager announced it.
 			if err := r.change(table.Insert, static, entry(b, a.sqpn, "connect")); codeOf(err) != table.Busy || !strings.Contains(err.Error(), "is in use by") {
 				t.Errorf("%v", err)
 			}

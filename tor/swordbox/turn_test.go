@@ -12,8 +12,8 @@ func (c *party) add(va uint64) []byte {
 	return c.made(hdr.FetchAdd, c.psn-1, atomicETH(va, testRKey, 1, 0), nil)
 }
 
-// A client whose requests never end does not keep the places of a connection that come
-// free: whoever waits has its turn.
+// A client whose requests never end does not keep the free places of a connection for itself: each client
+// that waits has its turn.
 func TestTurns(t *testing.T) {
 	r := newRig(t, graph.Args{"mode": "mux"})
 	a, b, c := r.join(), r.join(), r.join()
@@ -54,7 +54,7 @@ func TestLateComes(t *testing.T) {
 	again := func() []byte { return b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7008, testRKey, 3, 2), nil) }
 	n := (*r.box().nodes.Load())[0]
 	w := n.words.find(0x7008)
-	n.words.w[w].writes++ // somebody's WRITE in the place of an atomic is under way
+	n.words.w[w].writes++ // a WRITE in the place of an atomic is under way
 	none0(t, r.Push("a", again()).Out["b"])
 	dropped(t, r.Push("a", again()), "repeat")
 	if h := n.shelf.Len(); h != 1 {
@@ -92,7 +92,8 @@ func TestForgottenRead(t *testing.T) {
 	same(t, r.Push("a", again()).Out["b"], a.moved(b, hdr.ReadRequest, b.spsn, reth(lowest, testRKey, 8), nil))
 }
 
-// TestRefusedAgain: the server refuses a READ that it is asked to answer again, as its region is not what it was. The client is told so of that READ, as by the server.
+// TestRefusedAgain: the server is asked to answer a READ again, and refuses, as the region has changed. The
+// client gets that refusal for the READ, as if from the server.
 func TestRefusedAgain(t *testing.T) {
 	r := newRig(t, graph.Args{"mode": "mux"})
 	a, b := r.join(), r.join()

@@ -51,8 +51,8 @@ func TestAtomicWriteAnswered(t *testing.T) {
 	same(t, r.Push("b", a.response(hdr.ReadRespOnly, a.spsn, aeth(hdr.SynACK, a.smsn), nil)).Out["a"], a.response(hdr.ReadRespOnly, p, aeth(hdr.SynACK, 2), nil))
 }
 
-// TestOrderAfterFailure: what was not executed when a connection died comes before what its
-// client sends later.
+// TestOrderAfterFailure: operations that were not executed when a connection died go before the later ones of
+// their client.
 func TestOrderAfterFailure(t *testing.T) {
 	const va = 0x7000
 	for name, do := range map[string]func(r *rig, c *party, q uint32) []byte{
@@ -176,7 +176,7 @@ func TestAbandonedMaskedCAS(t *testing.T) {
 	}
 }
 
-// TestOldNAK: a NAK that comes late says nothing about what is open.
+// TestOldNAK: a NAK that comes late says nothing about the open operations.
 func TestOldNAK(t *testing.T) {
 	const va = 0x7000
 	for _, syn := range []hdr.Syndrome{hdr.SynNAKSequence, hdr.SynRNR | 3, hdr.SynNAKRemoteAccess} {
@@ -229,8 +229,7 @@ func TestStrangeAddress(t *testing.T) {
 	}
 }
 
-// TestClosing: after a DisconnectRequest nobody else's operations go over that
-// connection.
+// TestClosing: after a DisconnectRequest no operation of another client goes over that connection.
 func TestClosing(t *testing.T) {
 	const va = 0x7000
 	r := newRig(t, nil)
@@ -265,8 +264,8 @@ func TestDeadOwnConnection(t *testing.T) {
 	}
 }
 
-// TestReborn: queue pairs that begin anew under the same number, and that nobody
-// announced, are followed anew when the server says that they did.
+// TestReborn: queue pairs that begin anew under the same number, and that no connection manager announced,
+// are followed anew when the server says that they did.
 func TestReborn(t *testing.T) {
 	settled := func(t *testing.T) (*rig, *party) {
 		r := newRig(t, nil)
@@ -310,9 +309,10 @@ func TestReborn(t *testing.T) {
 	})
 }
 
-// TestRebornBehind: the two queue pairs of a connection that was quiet, and that nobody announced, or static=
-// names, are made anew with the same numbers, and begin with a PSN that is on record as another request's, or
-// was. The server is asked, and its client's first request comes there when it is sent again.
+// TestRebornBehind: the two queue pairs of a quiet connection, which static= names or which nothing
+// announced, are made anew with the same numbers. They begin with a PSN that is, or was, on record for
+// another request. The server is asked, and the client's first request goes there when the client sends it
+// again.
 func TestRebornBehind(t *testing.T) {
 	for _, static := range []string{"none", "10.9.0.17/0x101-10.9.0.1/0x201"} {
 		t.Run(static, func(t *testing.T) { testRebornBehind(t, graph.Args{"mode": "mux", "static": static}) })
@@ -323,7 +323,7 @@ func testRebornBehind(t *testing.T, args graph.Args) {
 	for _, bound := range []bool{false, true} {
 		for _, back := range []uint32{1, 2, 17, 30, 60, 1000} {
 			if bound && back == 1 {
-				continue // the server counts one less than the client: it expects what it expected before, and nobody can tell
+				continue // the server counts one less than the client: it expects what it expected before, and nothing shows the difference
 			}
 			for name, op := range map[string]hdr.Opcode{"WRITE": hdr.WriteOnly, "SEND": hdr.SendOnly, "READ": hdr.ReadRequest, "atomic": hdr.FetchAdd} {
 				t.Run(fmt.Sprintf("%s/%d/bound %v", name, back, bound), func(t *testing.T) { rebornBehind(t, args, bound, back, op) })
@@ -394,13 +394,13 @@ func rebornBehind(t *testing.T, args graph.Args, bound bool, back uint32, op hdr
 	}
 }
 
-// TestRecordedStays: three frames that somebody made up, with a client's address
-// and queue pair, do not take a connection off the record: its two ends count
-// differently, and what its client writes would be acknowledged and not executed.
+// TestRecordedStays: three forged frames with a client's address and queue pair do not take its connection
+// off the record: the two ends count differently, and a WRITE of the client would be acknowledged and not
+// executed.
 func TestRecordedStays(t *testing.T) {
 	const va = 0x7000
 	r := newRig(t, nil)
-	a, b := r.join(), r.client() // nobody announced it
+	a, b := r.join(), r.client() // no connection manager announced b
 	for range 6 {
 		b.warm()
 		r.Clock.Advance(time.Millisecond)
@@ -434,8 +434,8 @@ func TestRecordedStays(t *testing.T) {
 	}
 }
 
-// TestDuplicatesEndNobody: however many requests somebody makes up that look like
-// old ones of a client, its connection is not ended.
+// TestDuplicatesEndNobody: however many forged requests look like old ones of a client, its connection is not
+// ended.
 func TestDuplicatesEndNobody(t *testing.T) {
 	const va = 0x7000
 	r := newRig(t, nil)
@@ -526,9 +526,9 @@ func TestUDPChecksum(t *testing.T) {
 	}
 }
 
-// TestNotOvertaken: a server may execute a WRITE before a READ or an atomic that is ahead of
-// it. What takes an atomic's place waits until that cannot be, and nobody is to be
-// distrusted when a READ or an atomic found what came behind it.
+// TestNotOvertaken: a server may execute a WRITE before a READ or an atomic that is ahead of it. A WRITE in
+// the place of an atomic waits until that cannot happen, and no client loses trust when a READ or an atomic
+// found the value of a WRITE behind it.
 func TestNotOvertaken(t *testing.T) {
 	const va = 0x7110
 	start := func(t *testing.T, mode string) (r *rig, a, b, c *party) {
@@ -594,13 +594,13 @@ func TestNotOvertaken(t *testing.T) {
 	})
 }
 
-// TestAway: the time that the box itself does not run is nobody's silence, whether the server was heard
-// for long before that, or was not.
+// TestAway: time during which the box itself does not run does not count as silence of a server, whether or
+// not the server was heard for long before.
 func TestAway(t *testing.T) {
 	const va = 0x7000
 	for _, x := range []struct {
-		heard int           // how often, each time 10 ms later
-		quiet time.Duration // of the connection that is not answered, and of the others when they were not heard
+		heard int           // number of answers heard, one each 10 ms
+		quiet time.Duration // silence of the connection without an answer, and of the others if they were not heard
 		away  []time.Duration
 	}{
 		{0, 20 * time.Millisecond, []time.Duration{time.Second, time.Second}},
@@ -635,8 +635,8 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// What the server has not executed, as it refused what came before, and before that was followed,
-// is not executed later over another connection.
+// The server refused a request that came before the box followed the connection, and so did not execute those
+// behind it. One of these, which the box followed, is not executed later over another connection.
 func TestRefusedBefore(t *testing.T) {
 	const va = 0x7008
 	r := newRig(t, nil)
@@ -662,8 +662,8 @@ func TestRefusedBefore(t *testing.T) {
 	}
 }
 
-// A client that is gone may have written since, over another connection: what was lost of it is not
-// executed late. Its PSN is filled.
+// A client that has left may have written since, over another connection: its lost request is not executed
+// late. The PSN of that request is filled.
 func TestNotExecutedForWhoIsGone(t *testing.T) {
 	const va = 0x7008
 	for _, left := range []bool{true, false} {

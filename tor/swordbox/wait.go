@@ -39,7 +39,7 @@ const mostResumed = 64
 // queue names what a client waits for.
 type queue struct {
 	kind queueKind
-	at   int32 // number of the word, or of the connection
+	at   int32 // index of the word, or of the connection's flow
 }
 
 type queueKind uint8
@@ -52,14 +52,14 @@ const (
 
 // waiter is the waiting state of a flow's client. waits.w has one for each flow, at the flow's index.
 type waiter struct {
-	next, prev int32 // in its queue, which is a ring
+	next, prev int32 // neighbours in its queue, which is a ring
 	at         int32 // its place in waits.all
 	in         queue
 	since      clock.Time // when the first of its requests began to wait
 	wanted     clock.Time // when its client was last heard
 	called     bool       // in waits.calls
-	counts     bool       // its request is one of the free operations, from now on (see enterFree)
-	odd        bool       // of an odd generation of these
+	counts     bool       // its request counts as a free operation from now on (see enterFree)
+	odd        bool       // of an odd generation (grace)
 }
 
 // waits holds the clients whose requests wait, in queues by cause, and the list of clients to be tried (calls). wait
@@ -70,12 +70,12 @@ type waiter struct {
 type waits struct {
 	w        []waiter // beside the flows
 	all      []int32  // flows that wait
-	turn     int      // of all, the one that was tried last
-	other    int32    // first of those that wait for something else
-	carriers []int32  // first of those that wait for a connection
-	calls    []int32  // flows to be tried, a ring
-	from, n  int      // of calls
-	why      queue    // what the request at hand, which cannot go on, has to wait for
+	turn     int      // index in all of the flow that was tried last
+	other    int32    // first of the clients that wait for other things
+	carriers []int32  // by connection: first of the clients that wait for it
+	calls    []int32  // ring of flows to be tried
+	from, n  int      // first in calls, and number of them
+	why      queue    // what the request at hand, which cannot go on, waits for
 	r        *record
 	words    *words
 	pulse    *pulse
@@ -192,7 +192,7 @@ func (t *waits) stay(f *flow, went int) {
 
 // wake calls the first client of queue q.
 func (t *waits) wake(q queue) {
-	if len(t.all) != 0 { // else nobody is in any
+	if len(t.all) != 0 { // otherwise no client is in any queue
 		t.wakeFirst(q)
 	}
 }
@@ -263,7 +263,7 @@ func (t *waits) hear(f *flow) {
 	}
 	i := t.r.index(f)
 	if t.isForsaken(f) {
-		t.call(i) // they may go another way again
+		t.call(i) // its requests may go over other connections again
 	}
 	t.w[i].wanted = t.by.c.Now()
 }
@@ -306,7 +306,7 @@ func (r *record) patience(f *flow) uint64 {
 // clients of the requests behind it are asked for these again, so both must be able to retry. A client whose own
 // connection is dead has no other way.
 func (r *record) bears(c, f *flow) bool {
-	if r.row(f).AckTimeout|r.row(c).AckTimeout <= 1 { // nobody told of either
+	if r.row(f).AckTimeout|r.row(c).AckTimeout <= 1 { // each timeout is unknown or without end
 		return true
 	}
 	p := r.patience(f)
@@ -381,7 +381,7 @@ func (s *clientSide) drain(fl *flow, most int) (went int) {
 			return went
 		}
 		q := &fl.stall
-		if !fl.late.Empty() && (q.Empty() || fl.cur == none || s.n.get(fl.cur).word == lapsed) { // else the message at hand comes to its end first
+		if !fl.late.Empty() && (q.Empty() || fl.cur == none || s.n.get(fl.cur).word == lapsed) { // otherwise the message at hand is completed first
 			q = &fl.late
 		}
 		x := s.n.shelf.Mine(s.c, q, s.n.worker)
@@ -393,7 +393,7 @@ func (s *clientSide) drain(fl *flow, most int) (went int) {
 			return went
 		}
 		if went++; fl.gone {
-			return went // nothing waits any more
+			return went // no request of it waits any more
 		}
 		s.n.shelf.Remove(q)
 		if fl.doomed {

@@ -9,8 +9,8 @@ import (
 	"github.com/quillon/quillon/nf/hdr"
 )
 
-// The first READ of a client whose connection carries others' WRITEs all the time, and
-// that takes no READs of others, goes when those are answered that are under way.
+// A client's connection carries others' WRITEs all the time, and takes no READs of others. The client's own
+// first READ goes as soon as the requests under way are answered.
 func TestOwnersFirstRead(t *testing.T) {
 	const va = 0x7008
 	r := newRig(t, muxArgs)
@@ -32,9 +32,8 @@ func TestOwnersFirstRead(t *testing.T) {
 	}
 }
 
-// A WRITE over several words waits for the WRITEs that are under way in the place of
-// atomics, and for no other ones: what comes meanwhile does not make the words known, so that
-// atomics go as they are.
+// A WRITE over several words waits for the WRITEs in the place of atomics that are under way, and for no
+// other ones: answers that come meanwhile do not make the words known, so that atomics go unchanged.
 func TestWideBehindWrites(t *testing.T) {
 	const va = 0x7008
 	r := newRig(t, nil)
@@ -58,8 +57,8 @@ func TestWideBehindWrites(t *testing.T) {
 	same(t, a.ack().Out["b"][:1], wide)
 }
 
-// gather has n clients wait for a word, whose connection is that of the first client, and joins
-// one that has nothing to do with it. A player, if there is one, is given the same.
+// gather has n clients wait for a word that is reached over the first client's connection, and adds one
+// client that does not use the word. A player, if there is one, gets the same frames.
 func gather(t testing.TB, n int) (r *rig, p *player, other *party) {
 	t.Helper()
 	const va = 0x7008
@@ -145,8 +144,8 @@ func BenchmarkWaiting(b *testing.B) {
 	}
 }
 
-// What is held of a connection's operations counts for its share of the room, as its
-// requests that wait do, and no more when it is not held any more.
+// Frames held of a connection's operations count for its share of the room, as its waiting requests do, and
+// no longer than they are held.
 func TestHeldShare(t *testing.T) {
 	r := newRig(t, graph.Args{"hold": "8", "order": "word", "mode": "mux"})
 	a, b := r.join(), r.join()
@@ -184,8 +183,8 @@ func TestHeldShare(t *testing.T) {
 	}
 }
 
-// long has the first request of a client's wait, and so many behind it, and says which frame lets
-// it go. A player, if there is one, is given the same.
+// long makes the first request of a client wait, and n requests behind it. frees is the frame that lets the
+// first go. A player, if there is one, gets the same frames.
 func long(t testing.TB, n int) (r *rig, p *player, frees []byte) {
 	t.Helper()
 	const va = 0x7008
@@ -210,7 +209,7 @@ func long(t testing.TB, n int) (r *rig, p *player, frees []byte) {
 	return r, p, frees
 }
 
-// However many requests of a client wait, a frame lets no more of them go than some.
+// However many requests of a client wait, one frame lets only a limited number of them go.
 func TestLongQueue(t *testing.T) {
 	const many = 500
 	r, _, f := long(t, many)
@@ -220,14 +219,14 @@ func TestLongQueue(t *testing.T) {
 	}
 	sent := len(got)
 	for range 2 * many / mostResumed {
-		sent += len(r.Advance(5 * time.Millisecond).Out["b"]) // and nothing else comes
+		sent += len(r.Advance(5 * time.Millisecond).Out["b"]) // and no other frame comes
 	}
 	if sent != many+1 {
 		t.Errorf("%d went on, want %d", sent, many+1)
 	}
 }
 
-// The same of requests that nobody follows.
+// The same for requests of a connection that nobody follows.
 func TestManyStrangers(t *testing.T) {
 	const va, many = 0x7008, 300
 	r := newRig(t, graph.Args{"hold": "4096"})
@@ -250,7 +249,7 @@ func TestManyStrangers(t *testing.T) {
 	}
 }
 
-// BenchmarkLong is what one frame costs that lets the first of so many requests of one client go.
+// BenchmarkLong is the cost of one frame that lets the first of n waiting requests of one client go.
 func BenchmarkLong(b *testing.B) {
 	for _, n := range []int{16, 256, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

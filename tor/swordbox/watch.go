@@ -62,7 +62,7 @@ func (s *Box) hasten(now clock.Time) clock.Time {
 // index.
 type lenders struct {
 	set []uint64
-	n   int // how many there are
+	n   int // number of connections in set
 }
 
 func (l *lenders) add(i int32) {
@@ -91,9 +91,9 @@ func (l *lenders) all(yield func(int32) bool) {
 // inspection is one round over all connections. Each call of inspectAll does a part of it, because frames wait
 // meanwhile.
 type inspection struct {
-	under bool           // way
-	away  clock.Duration // how much later than due the app was called: for so long it heard nobody
-	later clock.Duration // of it, what came when some had been looked at: these are excused the next time
+	under bool           // under way
+	away  clock.Duration // how much later than due the app was called: in this time it could not hear the server
+	later clock.Duration // the part of it that fell between two calls of one round: the connections that this round had inspected are excused in the next one
 	busy  bool
 
 	conns, words, lent, held int
@@ -206,7 +206,7 @@ func (s *Box) inspectSome(n *node, left int) int {
 		case f.disputed || f.quiet && now.Sub(f.asking) >= min(clock.Duration(s.cfg.giveup)<<min(f.tries, 20), mostSilence):
 			s.carriers.query(f)
 		case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.crowded() || now.Sub(f.lost) > s.cfg.idle):
-			n.conns.Remove(n.slot(f)) // otherwise its client is told when it asks, whenever that is
+			n.conns.Remove(n.slot(f)) // a lost connection that stays: its client is told when it sends, however late
 		}
 	}
 	s.clients.settle()
@@ -234,20 +234,20 @@ func (s *carrierSide) watch(c *flow) {
 		return
 	}
 	if c.repair {
-		s.pump(c) // there was no buffer
+		s.pump(c) // the buffer that was missing may be there now
 		return
 	}
 	if n.handedOver(c) && c.writes == 0 {
 		if n.ops[c.newest].word != lapsed && s.unanswered(c, c.stirred()) {
 			n.lapse(c)
 		}
-		return // all else is its client's business
+		return // its client sends again what is missing
 	}
 	if c.silent != 0 && c.tries > 2 && s.unanswered(c, c.silent) {
 		switch {
 		case c.guests > 0 || c.writes > 0 || n.ops[c.oldest].is(fOrphan):
 			s.fail(c)
-		case n.ops[c.newest].word != lapsed: // a READ that is done again: its client goes on asking, or gives up by its own counts
+		case n.ops[c.newest].word != lapsed: // a READ that is done again: its client goes on repeating, or gives up
 			n.lapse(c)
 		}
 		return
@@ -270,7 +270,7 @@ func (s *carrierSide) query(c *flow) {
 		if s.c.Now().Sub(c.asking) < clock.Duration(s.cfg.giveup)/4 {
 			return
 		}
-		c.tries = min(c.tries+1, 250) // in vain: the server may have moved
+		c.tries = min(c.tries+1, 250) // no answer: the server's MAC address may have changed
 		s.readdress(c)
 	}
 	s.question(c, 0)
@@ -327,7 +327,7 @@ func (s *carrierSide) unanswered(c *flow, since clock.Time) bool {
 		}
 	}
 	if p.lastFrom != nil {
-		ask(p.lastFrom) // the table may have room for many, and few be there
+		ask(p.lastFrom) // few of the table's places may have connections
 	}
 	for range min(8, n.conns.Top()) {
 		p.asks = (p.asks + 1) % int32(n.conns.Top())

@@ -7,26 +7,25 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// wire is what a worker has at hand of what comes and goes: the node that it has, the
-// frame at hand, and where frames are made and sent. Its methods send frames: as they
-// are, with other addresses, PSNs and MSNs, or made from what is on record. When to send
-// what clientSide and carrierSide decide; both have the worker's one.
+// wire has what a worker needs to handle a frame: the node that the worker owns, the frame, and the means to
+// make and send others. Its methods send frames: unchanged, with other addresses, PSNs and MSNs, or made from
+// the record. clientSide and carrierSide decide when to send which; both have the worker's one wire.
 type wire struct {
 	c    *graph.Ctx
 	cfg  *settings
 	n    *node
-	f    hdr.Frame // of the frame at hand
+	f    hdr.Frame // headers of the frame at hand
 	ends conn.Ends
-	g, h hdr.Frame // of held frames
+	g, h hdr.Frame // headers of held frames
 
-	spare     *packet.Buf // a frame from the server that nobody needs any more
-	to        *flow       // flow that spare was addressed to
-	congested bool        // the answer at hand was marked (CE)
-	post      *post       // nil where workers share no nodes: frames leave at once
+	spare     *packet.Buf // a frame from the server that is not needed any more
+	to        *flow       // the flow that spare was addressed to
+	congested bool        // the answer at hand has a congestion mark (CE)
+	post      *post       // nil if there is one worker: then frames leave at once
 }
 
-// managed handles a datagram of the connection manager, which always passes,
-// but for a forged one when the guard is set.
+// managed handles a datagram of the connection manager. The datagram always passes, except that guard= may
+// have a forged one dropped.
 func (s *wire) managed(in int, x *packet.Buf, b []byte) {
 	switch slot, e := s.n.conns.CM(s.c.Now(), &s.ends, b, &s.f); {
 	case e == conn.Forged || e == conn.Spoofed:
@@ -36,12 +35,12 @@ func (s *wire) managed(in int, x *packet.Buf, b []byte) {
 		s.mark(in, x, reasonStranger)
 		return
 	case e == conn.IsClosing && slot != conn.NoSlot:
-		s.n.keys.recall(&s.n.flows[slot]) // what it carries is answered before it goes
+		s.n.keys.recall(&s.n.flows[slot]) // the operations that it carries are answered before it goes
 	}
 	s.pass(in, x)
 }
 
-// pass sends a frame on as it is.
+// pass sends frame x on unchanged.
 func (s *wire) pass(in int, x *packet.Buf) { s.emit(1-in, x) }
 
 func (s *wire) mark(in int, x *packet.Buf, r graph.Reason) {
@@ -57,8 +56,7 @@ func (s *wire) bad(in int, x *packet.Buf, r graph.Reason, drop bool) {
 	s.mark(in, x, r)
 }
 
-// blank is a frame of n bytes to fill: the spare one, or a new one; nil when
-// there is none.
+// blank returns a frame of n bytes to be filled: s.spare or a new one. It returns nil if there is no buffer.
 func (s *wire) blank(n int) *packet.Buf {
 	if x := s.spare; x != nil {
 		if resize(x, n) {
@@ -78,8 +76,7 @@ func (s *wire) blank(n int) *packet.Buf {
 	return x
 }
 
-// answer sends the client of flow fl a response without payload; false when
-// there is no buffer.
+// answer sends the client of flow fl a response without payload. It returns false if there is no buffer.
 func (s *wire) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, prior uint64) bool {
 	h := &fl.down
 	if !h.known() {
@@ -92,7 +89,7 @@ func (s *wire) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, p
 	}
 	aeth := uint32(syn)<<24 | fl.released()
 	if x := s.spare; x != nil && s.to == fl && s.f.Op == code {
-		// The server's own answer may be just the one.
+		// The server's own answer may be exactly this one.
 		b := x.Bytes()
 		if s.f.BTHOf(b).PSN() == psn && be.Uint32(s.f.AETHOf(b)) == aeth && (code != hdr.AtomicAck || s.f.AtomicAckETHOf(b).Original() == prior) {
 			s.spare = nil
@@ -119,14 +116,14 @@ func (s *wire) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, p
 	}
 	made := h.frame(b, code)
 	if s.congested {
-		made.SetECN(b, hdr.CE) // as the answer that this one comes from
+		made.SetECN(b, hdr.CE) // as the server's answer that this one comes from
 	}
 	s.seal(toClients, x, b, &made)
 	return true
 }
 
-// send gives the server packet k of op o of flow fl, which connection c carries: frame x,
-// the bytes b, as its client sent it, with headers f.
+// send gives the server packet k of operation o of flow fl over connection c: frame b in buffer x, with
+// headers f, in the form in which the client sent it.
 func (s *wire) send(fl, c *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	psn := psnAdd(o.spsn, k)
 	ecn := f.ECNOf(b)
@@ -136,19 +133,19 @@ func (s *wire) send(fl, c *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k
 	if o.is(fReplaced) {
 		h := &c.up
 		size := h.len() + hdr.RETHLen + 8 + hdr.ICRCLen
-		if !resize(x, size) { // smaller than an atomic: cannot be
+		if !resize(x, size) { // cannot happen: the WRITE is shorter than the atomic
 			s.c.Drop(x, reasonNoBuf)
 			return
 		}
 		b = x.Bytes()
 		made := h.write(b, o, psn)
-		made.SetECN(b, ecn) // a mark is of this operation
+		made.SetECN(b, ecn) // a mark belongs to this operation
 		s.c.Mark(x, packet.Forwarded, reasonReplaced)
 		s.seal(toServers, x, b, &made)
 		return
 	}
 	ours, h := c != fl, f.BTHOf(b)
-	// What is open must be answered: others may wait for it.
+	// Every open operation must be acknowledged, because other operations may wait for it.
 	ack := fl.trusted && f.Op.Info().Flags&(hdr.IsLast|hdr.IsOnly) != 0 && !h.AckReq()
 	if ours || ack || h.PSN() != psn {
 		if ours {
@@ -166,8 +163,8 @@ func (s *wire) send(fl, c *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k
 	s.emit(toServers, x)
 }
 
-// emptyWrite sends the server a WRITE of nothing, with front h and PSN psn; false when
-// there is no buffer.
+// emptyWrite sends the server a WRITE of no bytes with front h and PSN psn. It returns false if there is no
+// buffer.
 func (s *wire) emptyWrite(h *header, psn uint32) bool {
 	o := op{kind: kWrite}
 	x := s.blank(h.len() + hdr.RETHLen + hdr.ICRCLen)
@@ -180,8 +177,8 @@ func (s *wire) emptyWrite(h *header, psn uint32) bool {
 	return true
 }
 
-// relay gives the client of flow fl packet k of the answer to READ o: frame x, the
-// bytes b, whose headers are f. ours: its own connection carried it.
+// relay gives the client of flow fl packet k of the answer to READ o: frame b in buffer x, with headers f.
+// ours says that fl's own connection carried o.
 func (s *wire) relay(fl *flow, o *op, ours bool, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	if !ours && !fl.down.fits(f) {
 		if !fl.down.wear(x, f) {
@@ -209,7 +206,7 @@ func (s *wire) relay(fl *flow, o *op, ours bool, x *packet.Buf, b []byte, f *hdr
 	s.seal(toClients, x, b, f)
 }
 
-// resize gives x the length n.
+// resize gives x the length n. It returns false if x has no room.
 func resize(x *packet.Buf, n int) bool {
 	if d := n - x.Len(); d > 0 {
 		_, ok := x.Append(d)

@@ -7,57 +7,53 @@ import (
 	"github.com/quillon/quillon/tor/index"
 )
 
-// word is an aligned word of eight bytes that atomics go to, as the server
-// will have it when all that was sent is executed. Values are numbers: in
-// memory they lie in the server's byte order, which is little-endian. It is as
-// long as a line of the processor's cache.
+// word is an aligned word of eight bytes that atomics go to, as the server will have it when all operations
+// that were sent are executed. Values are numbers; in the server's memory they are little-endian. A word
+// fills one line of the processor's cache.
 type word struct {
-	va    uint64 // unaligned: nothing is here
+	va    uint64 // not aligned (nowhere): the place is free
 	value uint64
-	// belief is the number of the belief that the word has this value, as
-	// words.beliefs counts; 0: the value is not known. With a probe, which has the
-	// same meaning, it is the newest belief of any word when that was sent. See
-	// words.believes.
+	// belief is the number of the belief that the word has this value, as words.beliefs counts; 0: the value
+	// is not known. While a probe is under way, belief is the number of the newest belief of any word at the
+	// time when the probe was sent. See words.believes.
 	belief  uint64
-	checked clock.Time // when an atomic was last sent as one
+	checked clock.Time // when an atomic was last sent as an atomic
 	rkey    uint32
-	lane    int32 // connection on which its operations are in order
-	// flight is the number of open ops on that connection that change it, and
-	// nothing else; loose that of others that change it, and nothing else: while
-	// there are any, nothing is known.
+	lane    int32 // connection over which its operations are in order
+	// flight is the number of open operations over that connection that change the word and nothing else;
+	// loose is the number of other open operations that change the word and nothing else. While loose is not
+	// 0, the value is not known.
 	flight, loose int32
-	probe         int32 // op whose answer will tell the value; none
-	atomics       int32 // open ops on that connection that go as atomics: WRITEs behind them may be executed before them
-	writes        int32 // open ops that were atomics and go as WRITEs: what others do meanwhile they undo
-	used          bool  // since the hand of the clock came by
+	probe         int32 // operation whose answer will tell the value; none
+	atomics       int32 // open operations over that connection that go as atomics: the server may execute later WRITEs before them
+	writes        int32 // open atomics that go as WRITEs: they undo changes that others make meanwhile
+	used          bool  // since the hand of the clock algorithm last passed
 	executed      bool  // the server has executed an operation on it
 	vouched       bool  // settings.vouches for it
-	queued        bool  // requests wait for it: unrest.first
+	queued        bool  // requests wait for the word: see unrest.first
 }
 
-// unrest says how long a word cannot be known; it lies beside word. While the
-// word is known there is none.
+// unrest says how long a word's value cannot become known. It lies beside the word. While the value is known,
+// it says nothing.
 type unrest struct {
-	gen    uint64     // of the free operations that may change it
-	barred clock.Time // until then strangers' requests may be under way
-	// loosened is when the first of the open operations came that are not in
-	// order with the word's others (word.loose), or the last one of these left.
+	gen    uint64     // generation (grace) of the newest free operation that may change the word
+	barred clock.Time // until then requests of strangers may be under way
+	// loosened is when word.loose last became 1, or last fell.
 	loosened clock.Time
-	first    int32 // client that waits for it longest (waits); 0: none
+	first    int32 // the client that waits for the word longest, as in waits; 0: none
 }
 
-// grace tells when operations are done that were open at some time, however
-// many they are (RCU's grace periods: McKenney and Slingwine, 1998). Counted are
-// the free operations: those that change memory and are not counted by one word.
-// Each is of the generation that was the newest when it began; the newest and
-// the one before may have open ones.
+// grace tells when all operations that were open at some time are done, however many there are (RCU's grace
+// periods: McKenney and Slingwine, 1998). It counts the free operations: those that change memory and that no
+// single word counts. Each belongs to the generation that was the newest when it began. Only the newest
+// generation and the one before it have open operations.
 type grace struct {
-	gen    uint64   // the newest
-	open   [2]int32 // of the even and of the odd one
-	wanted uint64   // the newest that somebody waits for
+	gen    uint64   // the newest generation
+	open   [2]int32 // open operations of the even and of the odd one of the last two generations
+	wanted uint64   // the newest generation whose end is waited for
 }
 
-// enter counts an operation; leave must be given what it returns.
+// enter counts an operation. Its result must be given to leave.
 func (g *grace) enter() (odd bool) {
 	g.open[g.gen&1]++
 	return g.gen&1 != 0
@@ -72,7 +68,8 @@ func (g *grace) leave(odd bool) {
 	g.turn()
 }
 
-// now is the generation of the youngest operation that is open.
+// now returns the newest generation, and asks for its end: over of this generation then means that all
+// operations that are open now are done.
 func (g *grace) now() uint64 {
 	gen := g.gen
 	g.wanted = gen
@@ -80,95 +77,95 @@ func (g *grace) now() uint64 {
 	return gen
 }
 
-// turn begins a generation when somebody waits for the newest, and the one
-// before is done.
+// turn begins a new generation if the end of the newest is waited for, and all operations of the one before
+// are done.
 func (g *grace) turn() {
 	if g.wanted == g.gen && g.open[(g.gen-1)&1] == 0 {
 		g.gen++
 	}
 }
 
-// over reports whether all operations up to that generation are done.
+// over reports whether all operations up to generation gen are done.
 func (g *grace) over(gen uint64) bool {
 	return gen+1 < g.gen || gen+1 == g.gen && g.open[gen&1] == 0
 }
 
-// lineShift is the logarithm of a line of the processor's cache.
+// lineShift is the base-2 logarithm of the length of a cache line in bytes.
 const lineShift = 6
 
-// Memory is in blocks of 64 parts; the parts of the smallest are words, those of
-// a larger one are blocks.
+// Memory is divided into blocks of 64 parts each. The parts of the smallest blocks are words, and those of a
+// larger block are blocks of the next smaller size.
 const (
 	levels     = 3
-	blockShift = 6 // logarithm of the parts of a block
+	blockShift = 6 // base-2 logarithm of the number of parts of a block
 	topShift   = 3 + levels*blockShift
-	// mostWords and mostBlocks are how many words, and largest blocks, are looked
-	// at for one operation. When it touches more, all words are doubted at once.
+	// mostWords and mostBlocks are the numbers of words, and of largest blocks, that are looked at for one
+	// operation. An operation that touches more makes all words unknown.
 	mostWords, mostBlocks = 64, 64
 )
 
-// block says which parts of a block have words.
+// block says which parts of a block contain words.
 type block struct {
-	key   uint64 // number of the block of its size, and size; free: see words.freeB
+	key   uint64 // number of the block among those of its size, and its size (see blockOf); of a free block: see words.freeB
 	parts uint64
 }
 
-// words is what is known of a server's memory: values of words, by address, and what
-// under way may change them. Each open operation that changes memory is counted here,
-// from join on until leave: as one of a word, in order with the word's others (flight)
-// or not (loose), or as a free one (joinFree, grace). touch says what nobody follows. A
-// value that believes vouches for is what the server will have when all that was sent
-// is executed.
+// words holds what is known of a server's memory: the values of words by address, and the operations under
+// way that may change them. Each open operation that changes memory is counted here, from join to leave: at
+// one word, in order with the word's other operations (flight) or not (loose), or as a free operation
+// (joinFree, grace). touch takes note of operations that are not counted. If believes is true of a word, its
+// value is the one that the server will have when all operations that were sent are executed.
 //
-// Words know connections by number, and operations by place.
+// words refers to connections by number, and to operations by place.
 type words struct {
 	w     []word
 	u     []unrest // beside w
-	n     int      // of w in use
-	found int32    // last
-	hand  int      // of the clock that finds words out of use
-	born  int32    // places that something has, or had; the others are as they were made
-	spare []int32  // of these, those that nothing has
+	n     int      // number of words in use
+	found int32    // the word that find returned last
+	hand  int      // hand of the clock algorithm that finds words out of use
+	born  int32    // number of places that were ever used; the others are as newWords made them
+	spare []int32  // free places among those that were ever used
 	ix    index.Index
 	b     []block
-	// freeB is the first block that is free; none is when it is len(b). Behind free block k
-	// comes block k+1+key, modulo 2^64: all are in order as long as nothing was written.
+	// freeB is the first free block; it is len(b) if there is none. Behind the free block k comes the free
+	// block k+1+key (modulo 2^64). So zeroed memory is a list of all blocks in order.
 	freeB uint64
 	bx    index.Index
-	seed  uint64           // keys the hashes of both
-	hits  [mostWords]int32 // of over
+	seed  uint64           // key of the hashes of ix and bx
+	hits  [mostWords]int32 // result of over
 
-	beliefs uint64 // numbers given to beliefs (word.belief)
-	shaken  uint64 // those up to this one are none any more
+	beliefs uint64 // number of the newest belief (word.belief)
+	shaken  uint64 // beliefs up to this number are void
 	free    grace
 	unrest  unrest     // of all words
-	writes  int32      // open ops that go as WRITEs of what was known
+	writes  int32      // open operations that go as WRITEs in the place of atomics
 	unknown clock.Time // until then requests that are not on record may be under way
 }
 
-// newWords makes the table. It writes nothing of it: memory that is not used yet takes
-// no time at a start, and no room.
+// newWords makes an empty table for n words. It writes only to the first word, so that memory that is never
+// used takes no time at the start and no room.
 func newWords(n int) words {
 	t := words{free: grace{gen: 1}, w: make([]word, n), u: make([]unrest, n), spare: make([]int32, 0, n), ix: index.New(n), b: make([]block, levels*n), bx: index.New(levels * n)}
-	t.w[0].va = nowhere // find looks there
+	t.w[0].va = nowhere // find looks at this word even if it is free
 	return t
 }
 
-// nowhere is no word's address.
+// nowhere is the address of no word.
 const nowhere = ^uint64(0)
 
 func hash(v uint64) uint32 { return uint32(index.Mix(v)) }
 
-// wordHash is the hash, keyed so that no client can choose words that collide, of the word at va, which is aligned. Those of words that share a
-// line of memory follow each other, so that they share one of the index.
+// wordHash returns the hash of the word at the aligned address va. It has a key, so that no client can choose
+// words that collide. The hashes of words of one cache line follow each other, so that their entries share a
+// cache line of the index.
 func (t *words) wordHash(va uint64) uint32 {
 	return hash(va>>lineShift^t.seed)&^7 | uint32(va>>3)&7
 }
 
-// find is the word at va, which is aligned; none if it is not tracked.
+// find returns the word at the aligned address va, or none if it is not tracked.
 func (t *words) find(va uint64) int32 {
 	if t.w[t.found].va == va {
-		return t.found // one operation asks several times
+		return t.found // asked several times for each operation
 	}
 	h := t.wordHash(va)
 	for p := t.ix.Start(h); t.ix.E[p] != 0; p = t.ix.Next(p) {
@@ -180,10 +177,10 @@ func (t *words) find(va uint64) int32 {
 	return none
 }
 
-// shift is the logarithm of the length of a part of a block of that level.
+// shift returns the base-2 logarithm of the length in bytes of a part of a block of that level.
 func shift(level uint) uint { return 3 + level*blockShift }
 
-// blockOf is the number of va's block of a level, as block.key has it.
+// blockOf returns the key (block.key) of the block of that level that contains va.
 func blockOf(va uint64, level uint) uint64 { return va>>shift(level+1)<<2 | uint64(level) }
 
 func (t *words) block(key uint64) int32 {
@@ -196,7 +193,7 @@ func (t *words) block(key uint64) int32 {
 	return none
 }
 
-// add makes a word; none when there is no room.
+// add makes a word. It returns none if there is no room.
 func (t *words) add(va uint64, rkey uint32) int32 {
 	if t.n == len(t.w) {
 		return none
@@ -225,7 +222,7 @@ func (t *words) add(va uint64, rkey uint32) int32 {
 	return i
 }
 
-// remove forgets word i, which no open operation has.
+// remove forgets word i, which no open operation may be counted at.
 func (t *words) remove(i int32) {
 	va := t.w[i].va
 	t.ix.Del(t.wordHash(va), i)
@@ -243,10 +240,10 @@ func (t *words) remove(i int32) {
 	t.n--
 }
 
-// mostUsed is how many words are looked at to find one that is out of use.
+// mostUsed is the number of words that are looked at to find one that is out of use.
 const mostUsed = 16
 
-// evict forgets a word that is out of use, if one of the next is.
+// evict forgets a word that is out of use, if one of the next mostUsed is.
 func (t *words) evict(now clock.Time) {
 	for range mostUsed {
 		i := t.hand
@@ -265,8 +262,8 @@ func (t *words) evict(now clock.Time) {
 	}
 }
 
-// over is a list of the words that [va, va+n) overlaps, good until the next
-// call; false when there may be too many to be looked at.
+// over returns the words that overlap [va, va+n), valid until the next call. It returns false if there may be
+// too many.
 func (t *words) over(va uint64, n uint32) ([]int32, bool) {
 	if t.n == 0 || n == 0 {
 		return nil, true
@@ -295,8 +292,7 @@ func (t *words) over(va uint64, n uint32) ([]int32, bool) {
 	}
 }
 
-// next is the first word from va, which is aligned, to last; none when there is
-// none.
+// next returns the first word between the aligned address va and last, or none.
 func (t *words) next(va, last uint64) int32 {
 	for level := uint(levels) - 1; va <= last; {
 		parts := uint64(0)
@@ -327,14 +323,14 @@ func (t *words) bytes() int {
 	return len(t.w)*(sizeofWord+sizeofUnrest+4) + len(t.b)*16 + t.ix.Bytes() + t.bx.Bytes()
 }
 
-// believes reports whether the value of v is known. Then nothing that is not in
-// order with its operations is under way.
+// believes reports whether the value of v is known. If it is, all operations under way that may change v are
+// in order.
 func (t *words) believes(v *word) bool { return v.belief > t.shaken && v.probe == none }
 
-// awaits reports whether an answer that is under way will tell the value of v.
+// awaits reports whether the answer to an operation under way will tell the value of v.
 func (t *words) awaits(v *word) bool { return v.probe != none && v.belief >= t.shaken }
 
-// believe notes that v has that value. The caller knows that v is settled.
+// believe notes that v has this value. The caller must know that v is settled.
 func (t *words) believe(v *word, value uint64) {
 	v.value = value
 	if !t.believes(v) {
@@ -343,25 +339,25 @@ func (t *words) believe(v *word, value uint64) {
 	}
 }
 
-// settled reports whether all is done that may change word w and is not in
-// order with its operations, but for what the word itself counts.
+// settled reports whether no operation is under way that may change word w, apart from those that the word
+// itself counts.
 func (t *words) settled(w int32, now clock.Time) bool {
 	u := &t.u[w]
 	return t.free.over(max(u.gen, t.unrest.gen)) && now >= max(u.barred, t.unrest.barred)
 }
 
-// doubt notes that word v may change at any time: its value is not known any
-// more, nor what the operations that are under way to it find.
+// doubt notes that word v may change at any time: its value becomes unknown, and the outcome of the
+// operations under way, too.
 func (v *word) doubt() { v.belief, v.probe = 0, none }
 
-// doubtAll doubts all words at once.
+// doubtAll makes the values of all words unknown.
 func (t *words) doubtAll() {
 	t.beliefs++
 	t.shaken = t.beliefs
 }
 
-// vouch notes which words the operator vouches for. What was believed of one before says nothing: others
-// may have written there.
+// vouch notes which words the operator vouches for. A word that becomes one of them loses its believed value,
+// because others may have written to it before.
 func (t *words) vouch(cfg *settings) {
 	for i := range t.w[:t.born] {
 		w := &t.w[i]
@@ -372,11 +368,10 @@ func (t *words) vouch(cfg *settings) {
 	}
 }
 
-// touch doubts the words in [va, va+ln), which an operation that is not theirs
-// may change, and reports whether it must wait: while WRITEs that take the place
-// of atomics are open to one of these words, over another connection than l. The
-// words are not settled before until, and before the operations up to gen are
-// done; any: there are such words.
+// touch makes the words in [va, va+ln) unknown. An operation that is not counted at them may change them.
+// They are not settled before until, nor before the free operations up to generation gen are done. wait says
+// that the operation must wait: to one of these words a WRITE in the place of an atomic is under way over
+// another connection than lane. any says that there is such a word.
 func (t *words) touch(va uint64, ln uint32, lane int32, gen uint64, until clock.Time) (wait, any bool) {
 	list, ok := t.over(va, ln)
 	if !ok {
@@ -391,14 +386,15 @@ func (t *words) touch(va uint64, ln uint32, lane int32, gen uint64, until clock.
 	return wait, len(list) != 0
 }
 
-// touchAll is touch for all words.
+// touchAll is touch for all words. wait says that any WRITE in the place of an atomic is under way, over
+// whichever connection.
 func (t *words) touchAll(gen uint64, until clock.Time) (wait bool) {
 	t.doubtAll()
 	t.unrest.gen, t.unrest.barred = max(t.unrest.gen, gen), max(t.unrest.barred, until)
 	return t.writes > 0
 }
 
-// after is what an atomic leaves in a word that holds v.
+// after returns the value that an atomic leaves in a word that holds v.
 func after(k kind, v, operand, compare, compareMask, swapMask uint64) uint64 {
 	switch k {
 	case kFAA:
@@ -411,9 +407,9 @@ func after(k kind, v, operand, compare, compareMask, swapMask uint64) uint64 {
 	return v
 }
 
-// of is the word that o is all about; none if it is not tracked.
+// of returns the word that o accesses, if o accesses no other memory, or none if that word is not tracked.
 func (t *words) of(o *op) int32 {
-	if t.w[t.found].va == o.va && o.len == 8 { // one operation asks several times
+	if t.w[t.found].va == o.va && o.len == 8 { // asked several times for each operation
 		return t.found
 	}
 	if o.len == 0 || o.wide() {
@@ -422,7 +418,7 @@ func (t *words) of(o *op) int32 {
 	return t.find(o.va &^ 7)
 }
 
-// again is the word of o, which was about word w when it came.
+// again returns the word of o; w was its word when o came.
 func (t *words) again(o *op, w int32) int32 {
 	if uint(w) < uint(len(t.w)) && t.w[w].va == o.va {
 		return w
@@ -430,9 +426,9 @@ func (t *words) again(o *op, w int32) int32 {
 	return t.of(o)
 }
 
-// track makes a word; none when there is no room. Open operations that may change it
-// are not in order with what comes, and neither is what passed before the numbering of
-// its connection was known, which is not on record. vouched: see word.
+// track makes a word. It returns none if there is no room. Open operations that may change the word are not
+// in order with later ones. Neither are requests that passed before the numbering of their connection was
+// known, which are not on record. vouched: see word.
 func (t *words) track(va uint64, rkey uint32, vouched bool) int32 {
 	w := t.add(va, rkey)
 	if w != none {
@@ -442,9 +438,9 @@ func (t *words) track(va uint64, rkey uint32, vouched bool) int32 {
 	return w
 }
 
-// admit tracks the word of o, which the server has executed, though there may be no
-// room: a word that is out of use is forgotten. False when there is none. Before, as
-// operations that the server may refuse come, words take only room that nobody has.
+// admit tracks the word of o, which the server has executed. If there is no room, it forgets a word that is
+// out of use. It returns false if it finds none. Words of operations that the server may still refuse only
+// get free places (track).
 func (t *words) admit(o *op, now clock.Time, vouched bool) bool {
 	if t.n == len(t.w) {
 		t.evict(now)
@@ -456,8 +452,8 @@ func (t *words) admit(o *op, now clock.Time, vouched bool) bool {
 	return w != none
 }
 
-// mistrust notes that the word of o is not what it should have been: nothing is
-// believed of it until then.
+// mistrust notes that the word of o did not have the value that it should have had. The box believes no value
+// of it until then.
 func (t *words) mistrust(o *op, until clock.Time) {
 	if w := t.of(o); w != none {
 		t.w[w].doubt()
@@ -465,8 +461,8 @@ func (t *words) mistrust(o *op, until clock.Time) {
 	}
 }
 
-// join counts o among the operations of word w: in order with the others, over the
-// carrier with that number, or not; then the word's value is not known until it left.
+// join counts o at word w: in order with its other operations, which go over connection lane, or not in
+// order. In the second case the word's value is unknown until o leaves.
 func (t *words) join(o *op, w, lane int32, ordered bool, now clock.Time) {
 	v := &t.w[w]
 	if o.word = w; ordered {
@@ -481,17 +477,17 @@ func (t *words) join(o *op, w, lane int32, ordered bool, now clock.Time) {
 	o.flags |= fLoose
 }
 
-// joinFree counts o, which changes memory that is not one word's: what it touches is
-// not known until it left.
+// joinFree counts o as a free operation: it changes memory, but not only one tracked word. The caller makes
+// the words that o touches unknown.
 func (t *words) joinFree(o *op) {
 	if t.free.enter() {
 		o.flags |= fOdd
 	}
 }
 
-// leave takes o, in place at, which is not open any more, out of the counts of its word.
-// done: the server has executed it. m is what is beside o, if it is a probe. True when its answer tells
-// the word's value.
+// leave takes o, at place at, which is not open any more, out of the counts of its word. done says that the
+// server executed o. m has the other fields of o if o is a probe. leave returns true if the answer to o has
+// told the word's value.
 func (t *words) leave(o *op, at int32, m *more, done bool, now clock.Time) (filled bool) {
 	if o.is(fReplaced) {
 		t.writes--
@@ -527,15 +523,14 @@ func (t *words) leave(o *op, at int32, m *more, done bool, now clock.Time) (fill
 	return filled
 }
 
-// left notes that op o has left word w, for which it was open. done: the server
-// has executed it.
+// left notes that operation o, which was open, has left word w. done says that the server executed o.
 func (t *words) left(w int32, o *op, done bool) {
 	v := &t.w[w]
 	switch {
 	case done:
 		v.executed = true
 		if o.rkey != v.rkey && o.kind.atomic() && v.flight == 0 {
-			// The region has a new R_Key, or the memory another region.
+			// The memory region has a new R_Key, or the memory belongs to another region.
 			v.rkey = o.rkey
 			v.doubt()
 		}

@@ -28,22 +28,22 @@ const (
 	B = "b1" // where they go out
 )
 
-// maxFrame is the longest frame: what the kernel's test run takes in a page.
+// maxFrame is the longest frame in bytes: what a test run of the kernel can take in one page.
 const maxFrame = 3000
 
-// The state that generator, sink and process share: a cache line each.
+// Offsets in the state that generator, sink and process share; each word has a cache line of its own.
 const (
 	offSent     = 0
 	offArrived  = 64
 	stateLength = 128
 )
 
-// Frame is what the generator sends, once a lap.
+// Frame is a frame that the generator sends once in each lap of its list.
 type Frame struct {
 	Bytes []byte
-	// Step is added to the PSN of a RoCE frame in each lap after the first, and
-	// the ICRC follows: how many PSNs its connection uses in a lap. 0: the frame
-	// is the same in every lap.
+	// Step is the number of PSNs that the connection of a RoCE frame uses in a lap. In each lap after the
+	// first, Step is added to the frame's PSN, and the ICRC is updated. 0: the frame is the same in every
+	// lap.
 	Step uint32
 }
 
@@ -51,8 +51,8 @@ type Frame struct {
 type Range struct {
 	// Near is the namespace of the middlebox.
 	Near *topo.Space
-	// Burst is how many frames one system call sends: Run ends after one. Beginning
-	// and ending it takes the kernel 20 ms, in which nothing is sent.
+	// Burst is the number of frames that one system call sends; Run ends only between two calls. To begin and
+	// to end a call takes the kernel 20 ms, in which nothing is sent.
 	Burst uint32
 
 	far     [2]*topo.Space
@@ -63,15 +63,14 @@ type Range struct {
 	frames  *ebpf.Map
 	deltas  *ebpf.Map
 	longest int
-	same    []byte // what every frame is; nil: they differ
+	same    []byte // the frame, if all are the same; nil: they differ
 
-	answers   int // the socket of Answer; negative: there is none yet
+	answers   int // the socket of Answer; negative: it was not opened yet
 	answersTo unix.SockaddrLinklayer
 }
 
-// New builds the range for a list of frames, which are sent in turns. window
-// is the most frames under way; 0: no limit. Without root, or on a kernel that
-// lacks what this needs, the error wraps port.ErrNotSupported.
+// New builds the range for a list of frames, which are sent in turn. window is the most frames under way; 0:
+// no limit. Without root, or on a kernel that lacks something, the error wraps port.ErrNotSupported.
 func New(frames []Frame, window int) (_ *Range, err error) {
 	r := &Range{Burst: burst, answers: -1}
 	defer func() {
@@ -108,7 +107,7 @@ func New(frames []Frame, window int) (_ *Range, err error) {
 	return r, nil
 }
 
-// wire makes a veth pair between Near and a far namespace.
+// wire makes a veth pair between Near and a far namespace, and brings it up.
 func (r *Range) wire(near, far string, space *topo.Space) error {
 	var fd int
 	err := space.Do(func() (err error) {
@@ -140,7 +139,7 @@ func (r *Range) wire(near, far string, space *topo.Space) error {
 	})
 }
 
-// load makes the two programs and their maps.
+// load loads the two programs and their maps.
 func (r *Range) load(frames []Frame, window int) (err error) {
 	if r.state, err = ebpf.NewMap(&ebpf.MapSpec{
 		Name: "blast_state", Type: ebpf.Array, KeySize: 4, ValueSize: stateLength, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
@@ -217,8 +216,8 @@ func (r *Range) load(frames []Frame, window int) (err error) {
 
 const xdpDrop = 1
 
-// generator is the program that turns the test run's frame, which is as long
-// as the longest, into the next of the list, as it is in this lap.
+// generator returns the program that turns the test run's frame, which is as long as the longest one, into
+// the next frame of the list, as it is in this lap.
 func (r *Range) generator(ifindex, frames, window int) asm.Instructions {
 	send := asm.Instructions{
 		asm.Mov.Imm(asm.R1, int32(ifindex)).WithSymbol("send"),
@@ -227,7 +226,7 @@ func (r *Range) generator(ifindex, frames, window int) asm.Instructions {
 		asm.Return(),
 	}
 	if r.same != nil {
-		return send // the test run has that one frame
+		return send // the frame of the test run is sent as it is
 	}
 	ins := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -249,8 +248,9 @@ func (r *Range) generator(ifindex, frames, window int) asm.Instructions {
 	})
 }
 
-// next has the test run's frame become the next of the list, which R9 points to then; R8 gets which bits of the PSN are others
-// than in the first lap, and R0 the table of what they change in the ICRC.
+// next returns the part that copies the next frame of the list into the test run's frame. Then R9 points to
+// the frame's entry, R8 has the bits of the PSN that differ from the first lap, and R0 points to the table of
+// what these bits change in the ICRC.
 func (r *Range) next(frames int) asm.Instructions {
 	const frame, lap = -4, -16 // on the stack
 	return asm.Instructions{
@@ -283,7 +283,7 @@ func (r *Range) next(frames int) asm.Instructions {
 		asm.Mov.Reg(asm.R4, asm.R8),
 		asm.FnXdpStoreBytes.Call(),
 
-		// R8: which bits of the PSN are others than in the first lap.
+		// R8: the bits of the PSN that differ from the first lap.
 		asm.LoadMem(asm.R1, asm.R9, atStep, asm.Word),
 		asm.LoadMem(asm.R2, asm.RFP, lap, asm.DWord),
 		asm.Mul.Reg(asm.R1, asm.R2),
@@ -301,7 +301,7 @@ func (r *Range) next(frames int) asm.Instructions {
 	}
 }
 
-// patch changes the PSN by R8, and the ICRC by R4, which is made of R8 by the table at R0.
+// patch returns the part that XORs R8 into the PSN, and into the ICRC what the table at R0 has for R8.
 func patch() (ins asm.Instructions) {
 	for i := range 3 {
 		ins = append(ins,
@@ -326,7 +326,7 @@ func patch() (ins asm.Instructions) {
 	}{{atWord, asm.R8}, {atICRC, asm.R4}} {
 		ins = append(ins,
 			asm.LoadMem(asm.R2, asm.R6, 0, asm.Word), // data
-			asm.LoadMem(asm.R3, asm.R6, 4, asm.Word), // its end
+			asm.LoadMem(asm.R3, asm.R6, 4, asm.Word), // end of data
 			asm.LoadMem(asm.R1, asm.R9, x.at, asm.Word),
 			asm.JGT.Imm(asm.R1, maxFrame, "drop"),
 			asm.Add.Reg(asm.R2, asm.R1),
@@ -347,13 +347,13 @@ func program(name string, ins asm.Instructions) (*ebpf.Program, error) {
 
 func (r *Range) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&r.mem[off])) }
 
-// Arrived is how many frames the sink has seen.
+// Arrived returns how many frames the sink has seen.
 func (r *Range) Arrived() uint64 { return atomic.LoadUint64(r.word(offArrived)) }
 
-// Sent is how many frames the generator has sent, if its list has several.
+// Sent returns how many frames the generator has sent, if its list has several.
 func (r *Range) Sent() uint64 { return atomic.LoadUint64(r.word(offSent)) }
 
-// burst is Range.Burst unless told, about a second's.
+// burst is the default of Range.Burst: the frames of about a second.
 const burst = 1 << 23
 
 // Run sends until ctx is done, on processor 0.
@@ -366,7 +366,7 @@ func (r *Range) Run(ctx context.Context) error {
 	return r.far[0].Do(func() error {
 		var cpu unix.CPUSet
 		cpu.Set(0)
-		_ = unix.SchedSetaffinity(0, &cpu) // the namespace's own thread
+		_ = unix.SchedSetaffinity(0, &cpu) // the namespace's thread runs nothing else
 		frame := r.same
 		if frame == nil {
 			frame = make([]byte, r.longest)
@@ -380,11 +380,10 @@ func (r *Range) Run(ctx context.Context) error {
 	})
 }
 
-// patience is how long nothing arrives when frames were lost.
+// patience is the time without an arrival after which frames under way count as lost.
 const patience = 500 * time.Millisecond
 
-// unstick gives up frames that were lost: they would hold their places in the
-// window forever.
+// unstick gives up frames that were lost, because they would take up places in the window for ever.
 func (r *Range) unstick(ctx context.Context) {
 	tick := time.NewTicker(patience)
 	defer tick.Stop()
@@ -403,8 +402,7 @@ func (r *Range) unstick(ctx context.Context) {
 	}
 }
 
-// Settle waits until n more frames have arrived; false when they have not within
-// limit.
+// Settle waits until n more frames have arrived; false: they did not arrive within limit.
 func (r *Range) Settle(ctx context.Context, n int, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -421,7 +419,7 @@ func (r *Range) Settle(ctx context.Context, n int, limit time.Duration) bool {
 	return true
 }
 
-// Close takes everything away. Run has returned by then.
+// Close removes everything. Run must have returned.
 func (r *Range) Close() {
 	if r.sink != nil {
 		_ = r.sink.Close()
@@ -448,7 +446,8 @@ func (r *Range) Close() {
 	}
 }
 
-// Answer sends frames from the far end of B, as those that answer what arrives there. One goroutine calls it.
+// Answer sends frames from the far end of B, like a host that answers frames that arrive there. Only one
+// goroutine may call it.
 func (r *Range) Answer(frames [][]byte) error {
 	if r.answers < 0 {
 		if err := r.far[1].Do(r.answerer); err != nil {
@@ -463,7 +462,7 @@ func (r *Range) Answer(frames [][]byte) error {
 	return nil
 }
 
-// answerer opens the socket that answers, in the namespace that it is for.
+// answerer opens the socket of Answer; it must run in the far namespace of B.
 func (r *Range) answerer() error {
 	l, err := netlink.LinkByName("b0")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
-// frames of several lengths, each with its number behind the header.
+// frames makes frames of several lengths, each with its number behind the header.
 func frames() []Frame {
 	var fs []Frame
 	for i := range 100 {
@@ -30,11 +30,11 @@ func frames() []Frame {
 	return fs
 }
 
-// patient is a heartbeat's limit that a busy machine does not exceed.
+// patient is a limit for the heartbeat that a busy machine does not exceed.
 const patient = 20 * time.Second
 
-// TestFramesInTurns receives with a middlebox that sends everything on: the
-// frames of the list come in its order, none is lost, and all arrive.
+// TestFramesInTurns receives with a middlebox that forwards everything: the frames of the list come in its
+// order, and none is lost.
 func TestFramesInTurns(t *testing.T) {
 	want := frames()
 	pass(t, want, 256, 5000, func(got int, b []byte) {
@@ -44,7 +44,7 @@ func TestFramesInTurns(t *testing.T) {
 	})
 }
 
-// TestOneFrame: a frame that is the same for ever comes as it is, in a window and without one.
+// TestOneFrame: a frame that never changes arrives unchanged, with and without a window.
 func TestOneFrame(t *testing.T) {
 	want := frames()[7:8]
 	for _, window := range []int{0, 256} {
@@ -56,8 +56,8 @@ func TestOneFrame(t *testing.T) {
 	}
 }
 
-// TestLaps: PSNs go on from lap to lap, also around their end, and the ICRC
-// with them; frames that do not step stay as they are.
+// TestLaps: PSNs and ICRCs continue from lap to lap, also over the end of the PSN space. Frames that do not
+// step stay as they are.
 func TestLaps(t *testing.T) {
 	want := []Frame{
 		{Bytes: roce(0, 0xFFFFF0), Step: 3}, {Bytes: roce(40, 1)}, {Bytes: roce(200, 0), Step: 0x801},
@@ -110,7 +110,7 @@ func roce(n int, psn uint32) []byte {
 	return b
 }
 
-// pass forwards n frames of a list, and has each looked at on its way.
+// pass forwards n frames of a list, and calls see with each on its way.
 func pass(t *testing.T, want []Frame, window, n int, see func(got int, b []byte)) {
 	r, err := New(want, window)
 	if errors.Is(err, port.ErrNotSupported) && os.Geteuid() != 0 {
@@ -120,7 +120,7 @@ func pass(t *testing.T, want []Frame, window, n int, see func(got int, b []byte)
 		t.Fatal(err)
 	}
 	defer r.Close()
-	r.Burst = 1 << 16 // what is begun goes on when enough have passed, and on a busy machine takes its time
+	r.Burst = 1 << 16 // a begun burst ends when enough frames have passed; on a busy machine this takes time
 	var pair *afxdp.Pair
 	err = r.Near.Do(func() (err error) {
 		pair, err = afxdp.OpenPair(afxdp.PairConfig{A: A, B: B, Options: afxdp.Options{Clock: clock.NewWall(), Stale: patient}})
@@ -131,7 +131,7 @@ func pass(t *testing.T, want []Frame, window, n int, see func(got int, b []byte)
 	}
 	defer pair.Close()
 	var b packet.Batch
-	if _, err := pair.A[0].Rx(&b); err != nil { // from here on nothing crosses unseen
+	if _, err := pair.A[0].Rx(&b); err != nil { // from here on no frame crosses unseen
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -174,7 +174,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestCloseLeavesNothing: the namespaces are gone, so this one has no new link.
+// TestCloseLeavesNothing: the namespaces are gone, so the test's own namespace has no new link.
 func TestCloseLeavesNothing(t *testing.T) {
 	before, err := netlink.LinkList()
 	if err != nil {

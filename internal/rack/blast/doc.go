@@ -1,5 +1,5 @@
-// Package blast sends frames through a middlebox on two veth pairs as fast as
-// it can, and counts what arrives:
+// Package blast sends frames through a middlebox on two veth pairs as fast as possible, and counts the frames
+// that arrive:
 //
 //	generator ─ a0══a1 [ middlebox ] b1══b0 ─ sink
 //
@@ -8,6 +8,6 @@
 // thread, on its own processor if there are several; each run sends the next
 // frame of a list. The sink is an XDP program that counts and drops.
 //
-// With a window, frames beyond so many that have not arrived wait: nothing is
-// lost then, which a middlebox with a memory of its flows would notice.
+// A window limits the number of frames that are under way. Then no frame is lost, which a middlebox that
+// follows flows would notice.
 package blast

@@ -15,24 +15,24 @@ import (
 const (
 	atLen   = 0
 	atStep  = 4  // Frame.Step
-	atPSN   = 8  // in the first lap
-	atTable = 12 // which of deltas
+	atPSN   = 8  // PSN in the first lap
+	atTable = 12 // index of the frame's delta
 	atWord  = 16 // offset of the frame's word whose low 24 bits are the PSN
-	atICRC  = 20 // its offset
+	atICRC  = 20 // offset of the ICRC
 	prefix  = 24
 )
 
-// delta says how the ICRC of frames of one shape changes with their PSN: with
-// bits v of its i-th byte, the most significant first, by delta[i][v].
+// delta says how the ICRC of frames of one shape changes with their PSN: if v is XORed into the i-th byte of
+// the PSN, the most significant first, delta[i][v] is XORed into the ICRC.
 type delta [3][256]uint32
 
-// deltas are those of all frames; frames of one shape share one.
+// deltas has the delta of each frame; frames of one shape share it.
 type deltas struct {
 	list []delta
 	of   map[int]uint32 // by distance from PSN to ICRC
 }
 
-// describe fills the prefix v of frame f.
+// describe writes the words in front of frame f to v.
 func (d *deltas) describe(v []byte, f *Frame) error {
 	ne := binary.NativeEndian
 	ne.PutUint32(v[atLen:], uint32(len(f.Bytes)))
@@ -62,7 +62,7 @@ func (d *deltas) describe(v []byte, f *Frame) error {
 	return nil
 }
 
-// deltaOf tries every change out on a copy of frame b.
+// deltaOf tries every change on a copy of frame b.
 func deltaOf(b []byte, f *hdr.Frame) (d delta) {
 	b = append([]byte(nil), b...)
 	right := append([]byte(nil), b[f.End:]...)
@@ -83,7 +83,7 @@ func deltaOf(b []byte, f *hdr.Frame) (d delta) {
 	return d
 }
 
-// load makes the generator's map of them.
+// load makes the generator's map of deltas.
 func (d *deltas) load() (*ebpf.Map, error) {
 	const size = 3 * 256 * 4
 	m, err := ebpf.NewMap(&ebpf.MapSpec{

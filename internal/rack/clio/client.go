@@ -12,17 +12,17 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Replication is who copies a write to all devices.
+// Replication says how a write reaches all devices.
 type Replication uint8
 
 const (
-	// Single: nobody; operations are on the first device.
+	// Single: it does not; all operations are on the first device.
 	Single Replication = iota
 	// ByClient: the client sends a write to each device, one after the other, as a
 	// program does with Clio's library, whose calls return with the answer.
 	ByClient
-	// ByNetwork: a write has the replicate flag, and goes to the first device's
-	// address; a function on the way (nf/replicate) does the rest.
+	// ByNetwork: a write has the replicate flag, and is sent to the first device's address; a function on the
+	// way (nf/replicate) copies it.
 	ByNetwork
 )
 
@@ -30,34 +30,34 @@ const (
 type ClientConfig struct {
 	// Me is the client's address; session i has UDP port Me.Port + i.
 	Me      clio.End
-	Devices []clio.End // the first is read from
+	Devices []clio.End // reads go to the first
 	Pool    *packet.Pool
-	// Sessions are a client's threads, each with up to Depth operations under way;
-	// 0: 1 and 1.
+	// Sessions is the number of the client's threads, each with up to Depth operations under way; 0: 1 and 1.
 	Sessions, Depth int
 	Replication     Replication
-	// Reliable: go-back-N, with numbers GBN. Otherwise a request is repeated after
+	// Reliable: the client speaks go-back-N with the parameters GBN. Otherwise it repeats a request after
 	// Timeout (0: 1 ms) without an answer, up to Tries (0: 64) times.
 	Reliable bool
 	GBN      gbn.Config
 	Timeout  time.Duration
 	Tries    int
-	// Patience is when a reliable client gives an operation up; 0: 1 s.
+	// Patience is the time after which a reliable client gives an operation up; 0: 1 s.
 	Patience time.Duration
-	// Checksum: frames have UDP checksums, as Clio's own have not.
+	// Checksum: frames have UDP checksums. Clio's own frames have none.
 	Checksum bool
-	PID      uint16 // tells the lives of a client apart
+	PID      uint16 // differs between the lives of a client
 }
 
-// Op is an operation. Value is read by Start only.
+// Op is an operation. Start copies Value.
 type Op struct {
 	Code  clio.Opcode
 	Key   uint64
 	Value []byte
 }
 
-// Done is an operation that has ended. Status Unknown: nobody knows whether it was
-// executed; Busy, which only reliable clients are told: it was not. Value is a read's, valid until the next call of Next.
+// Done is an operation that has ended. Status Unknown: it is not known whether the operation was executed.
+// Busy: it was not executed; only reliable clients get this status. Value is the result of a read, valid
+// until the next call of Next.
 type Done struct {
 	Session  int
 	ID       uint16
@@ -69,33 +69,33 @@ type Done struct {
 	Returned clock.Time
 }
 
-// ClientStats are totals.
+// ClientStats are the totals of a client.
 type ClientStats struct {
 	Ops, Repeated, Unknown uint64
-	Strange                uint64 // frames that answer nothing
+	Strange                uint64 // frames that answer no request of the client
 }
 
-// pending is an operation under way.
+// pending is an operation that is under way.
 type pending struct {
 	active  bool
 	id      uint16
 	code    clio.Opcode
 	key     uint64
-	device  int // that has not answered yet; those before have
+	device  int // the device that has not answered yet; earlier ones have
 	devices int
 	status  clio.Status
 	called  clock.Time
 	due     clock.Time
 	tries   int
-	frames  []*packet.Buf // by device: to be repeated
+	frames  []*packet.Buf // requests by device, kept to be repeated
 }
 
-// link is a session's way to a device.
+// link is a session's connection to a device.
 type link struct {
 	ses   *gbn.Session // nil: not reliable
-	retry clock.Time   // when to ask again to open it
-	asked uint16       // number of the request to open it
-	used  bool         // it was opened by that
+	retry clock.Time   // when to ask again to open the session
+	asked uint16       // number of the request to open the session
+	used  bool         // the session was opened by that request
 }
 
 type session struct {
@@ -106,13 +106,13 @@ type session struct {
 	busy  int
 }
 
-// ended is a Done and the frame that its value is in.
+// ended is a Done and the frame that holds its value.
 type ended struct {
 	Done
 	b *packet.Buf
 }
 
-// Client is a host.Endpoint, and is told what to do by Start.
+// Client is a host.Endpoint. Start gives it operations.
 type Client struct {
 	cfg      ClientConfig
 	sessions []session
@@ -125,8 +125,8 @@ type Client struct {
 	stats    ClientStats
 }
 
-// span is how far the numbers of a session's requests under way may be apart: a
-// device remembers as many.
+// span is how far the numbers of a session's requests under way may be apart: a device remembers as many
+// requests.
 const span = 64
 
 // NewClient makes a client.
@@ -173,10 +173,10 @@ func NewClient(c ClientConfig) (*Client, error) {
 	return x, nil
 }
 
-// Stats are the totals so far.
+// Stats returns the totals so far.
 func (c *Client) Stats() ClientStats { return c.stats }
 
-// GBN adds up what the sessions' transport did.
+// GBN returns the sums of what the sessions' transport has done.
 func (c *Client) GBN() (t gbn.Stats) {
 	for i := range c.sessions {
 		for _, l := range c.sessions[i].links {
@@ -193,7 +193,7 @@ func (c *Client) GBN() (t gbn.Stats) {
 	return t
 }
 
-// Sessions is how many there are.
+// Sessions returns the number of sessions.
 func (c *Client) Sessions() int { return len(c.sessions) }
 
 // Ready reports whether session i can take an operation now.
@@ -218,10 +218,10 @@ func (c *Client) Ready(i int) bool {
 // uses reports whether operations go to device k.
 func (c *Client) uses(k int) bool { return k == 0 || c.cfg.Replication == ByClient }
 
-// ErrBusy: the session is not Ready, or there is no buffer.
+// ErrBusy means that the session is not Ready, or that there is no free buffer.
 var ErrBusy = errors.New("clio: the session cannot take an operation now")
 
-// ErrTooLong: the value is longer than MaxValue.
+// ErrTooLong means that the value is longer than MaxValue.
 var ErrTooLong = fmt.Errorf("clio: a value is longer than %d bytes, and a request is one frame", MaxValue)
 
 // Start begins an operation on session i and returns its number.
@@ -263,7 +263,7 @@ func (c *Client) Start(now clock.Time, i int, op Op) (uint16, error) {
 	return id, nil
 }
 
-// send sends an operation's request to the device whose turn it is.
+// send sends an operation's request to the device o.device.
 func (c *Client) send(now clock.Time, s *session, o *pending) {
 	b := o.frames[o.device]
 	if !c.cfg.Reliable {
@@ -276,11 +276,11 @@ func (c *Client) send(now clock.Time, s *session, o *pending) {
 	f := clio.Plain(true)
 	f.Stop = b.Len()
 	if v := s.links[o.device].ses.Send(now, b, &f, c.cfg.Checksum, &c.out); v != gbn.Sent {
-		b.Put() // it ends by its patience
+		b.Put() // the operation ends when Patience is over
 	}
 }
 
-// request makes a frame; nil: no buffer.
+// request makes the frame of a request; nil: there is no free buffer.
 func (c *Client) request(s *session, device int, id uint16, op *Op) *packet.Buf {
 	f := clio.Plain(c.cfg.Reliable)
 	b := c.cfg.Pool.Get()
@@ -305,11 +305,11 @@ func (c *Client) request(s *session, device int, id uint16, op *Op) *packet.Buf 
 		Replicate: c.cfg.Replication == ByNetwork && op.Code.Writes()})
 	clio.Request(p[f.Op:]).Encode(op.Key, clio.MaxKey, uint16(size))
 	copy(p[f.Op+clio.RequestLen:], op.Value[:size])
-	f.Seal(p, n, c.cfg.Checksum && !c.cfg.Reliable) // the transport makes its own
+	f.Seal(p, n, c.cfg.Checksum && !c.cfg.Reliable) // with go-back-N the transport writes the checksum
 	return b
 }
 
-// copy sends a copy of a frame.
+// copy sends a copy of a frame. Without a free buffer it sends nothing.
 func (c *Client) copy(b *packet.Buf) {
 	if x := c.cfg.Pool.Get(); x != nil {
 		x.SetBytes(b.Bytes())
@@ -317,7 +317,7 @@ func (c *Client) copy(b *packet.Buf) {
 	}
 }
 
-// Next is an operation that has ended; false: none has.
+// Next returns an operation that has ended; false: there is none.
 func (c *Client) Next() (Done, bool) {
 	if c.last != nil {
 		c.last.Put()
@@ -334,7 +334,7 @@ func (c *Client) Next() (Done, bool) {
 	return e.Done, true
 }
 
-// end notes that an operation has ended; b has its value, or is nil.
+// end records that an operation has ended; b holds its value, or is nil.
 func (c *Client) end(now clock.Time, i int, o *pending, value []byte, b *packet.Buf) {
 	for k, x := range o.frames {
 		if x != nil {
@@ -358,7 +358,7 @@ func (c *Client) Input(now clock.Time, b *packet.Buf) {
 	}
 }
 
-// input takes a frame; false: it is still the caller's, and of no use.
+// input handles a frame. If it returns false, the frame still belongs to the caller, and was of no use.
 func (c *Client) input(now clock.Time, b *packet.Buf) bool {
 	p, f := b.Bytes(), &c.f
 	k := clio.Parse(p, c.cfg.Reliable, f)
@@ -409,7 +409,7 @@ func (c *Client) input(now clock.Time, b *packet.Buf) bool {
 	return false
 }
 
-// opened takes the answer to a request to open a session.
+// opened handles the answer to a request to open a session.
 func (c *Client) opened(now clock.Time, i, device int, b *packet.Buf) bool {
 	p, f, l := b.Bytes(), &c.f, &c.sessions[i].links[device]
 	h := clio.Lego(p[f.Lego:])
@@ -424,10 +424,10 @@ func (c *Client) opened(now clock.Time, i, device int, b *packet.Buf) bool {
 	return true
 }
 
-// local is the client's number of a session.
+// local returns the client's number of a session with a device.
 func (c *Client) local(i, device int) uint16 { return uint16(1 + i*len(c.cfg.Devices) + device) }
 
-// answer takes an answer of the store.
+// answer handles an answer of the store.
 func (c *Client) answer(now clock.Time, i, device int, b *packet.Buf) bool {
 	p, f, s := b.Bytes(), &c.f, &c.sessions[i]
 	h := clio.Lego(p[f.Lego:])
@@ -437,7 +437,7 @@ func (c *Client) answer(now clock.Time, i, device int, b *packet.Buf) bool {
 			continue
 		}
 		if h.Status() == clio.Busy && !c.cfg.Reliable {
-			// Another copy of the request may have been executed: it goes on.
+			// The operation goes on, because another copy of the request may have been executed.
 			b.Put()
 			return true
 		}
@@ -494,7 +494,7 @@ func (c *Client) Tick(now clock.Time) {
 	}
 }
 
-// open asks to open a session.
+// open sends a request to open a session.
 func (c *Client) open(now clock.Time, i, device int) {
 	l := &c.sessions[i].links[device]
 	if l.asked == 0 || l.used {
@@ -550,7 +550,7 @@ func (c *Client) Deadline() clock.Time {
 	return at
 }
 
-// Close gives back all frames.
+// Close returns all frames to the pool.
 func (c *Client) Close() {
 	for {
 		if _, ok := c.Next(); !ok {

@@ -21,7 +21,7 @@ import (
 	"github.com/quillon/quillon/nf/port/mem"
 )
 
-// The store does what a map does, through collisions, links and changes of size.
+// The store behaves as a map, with collisions, links and changes of size.
 func TestStore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, model := NewStore(1, 64<<20), map[uint64][]byte{}
@@ -80,8 +80,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// lookup3's final mix, by Jenkins' own: hashword of two words and an initial value
-// adds their number times four; Clio's adds their number.
+// The hash is lookup3's final mix. Jenkins' own hashword of two words and an initial value adds four times
+// the number of words; Clio's adds the number.
 func TestHashSpreads(t *testing.T) {
 	var n [256]int
 	for k := range uint64(25600) {
@@ -185,8 +185,8 @@ func (r *rack) run(t testing.TB) {
 	}
 }
 
-// Under faults on every client's cable, with either transport: linearizable, every
-// operation answered, and copies of all devices alike.
+// With faults on every client's cable and with either transport, the history is linearizable, every operation
+// is answered, and all devices have the same copies.
 func TestHistories(t *testing.T) {
 	runs := 0
 	for seed := range uint64(40) {
@@ -212,8 +212,8 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// A client that copies writes itself leaves the same in all devices, when it is the
-// only one that writes a key.
+// A client that copies writes itself leaves the same values in all devices, if no other client writes the
+// key.
 func TestByClient(t *testing.T) {
 	for _, reliable := range []bool{false, true} {
 		r := newRack(t, options{clients: 1, devices: 2, sessions: 1, depth: 1, keys: 8, ops: 300, size: 64, mix: ycsb.A, reliable: reliable, replication: ByClient,
@@ -232,7 +232,7 @@ func TestByClient(t *testing.T) {
 	}
 }
 
-// When all is over, every buffer is back.
+// In the end every buffer is back in its pool.
 func TestBuffers(t *testing.T) {
 	for _, reliable := range []bool{false, true} {
 		r := newRack(t, options{clients: 2, devices: 1, sessions: 2, depth: 2, keys: 8, ops: 200, size: 1024, mix: ycsb.B, reliable: reliable})
@@ -276,7 +276,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// The device remembers what it has executed.
+// The device remembers the requests that it has executed.
 func TestWindow(t *testing.T) {
 	w := &window{last: 65530}
 	for _, c := range []struct {
@@ -289,8 +289,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// A device forgets no session whose repetitions may come: it refuses others' writes
-// meanwhile. The one that was idle for the longest goes.
+// A device forgets no session whose repetitions may still come: it refuses writes of new sessions meanwhile.
+// The session that was idle for the longest time is forgotten first.
 func TestSenders(t *testing.T) {
 	pool, err := packet.NewPool(8, 2048, nil)
 	if err != nil {

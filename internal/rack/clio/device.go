@@ -17,24 +17,24 @@ type DeviceConfig struct {
 	// Me is the device's address; its port is clio.Port.
 	Me   clio.End
 	Pool *packet.Pool
-	// Reliable: the transport is in the device.
+	// Reliable: the device itself speaks go-back-N.
 	Reliable bool
 	GBN      gbn.Config
-	// HashBits and Memory are the store's; 0: 14, and 256 MiB.
+	// HashBits and Memory (bytes) are parameters of the store; 0: 14, and 256 MiB.
 	HashBits, Memory int
-	// Senders is of how many sessions the device remembers what it has executed; 0:
-	// 4096. One is forgotten for another when it wrote nothing for Remember, which
-	// is longer than a repetition may take to come; 0: 1 s. While there is no such,
-	// writes of others are refused: Busy.
+	// Senders is the number of sessions for which the device remembers what it has executed; 0: 4096. To make
+	// room for another session it forgets one that has written nothing for Remember, which must be longer
+	// than a repetition may take to arrive; 0: 1 s. If there is no such session, it refuses writes of other
+	// sessions with Busy.
 	Senders  int
 	Remember clock.Duration
 }
 
-// DeviceStats are totals.
+// DeviceStats are the totals of a device.
 type DeviceStats struct {
 	Requests, Repeated, Refused uint64
-	NoRoom                      uint64 // of those refused, because of Senders
-	Bad                         uint64 // frames that are not for the store
+	NoRoom                      uint64 // refused requests for which Senders left no room
+	Bad                         uint64 // frames that are not meant for the store
 }
 
 // sender is a client's session as the device remembers it.
@@ -43,8 +43,7 @@ type sender struct {
 	port uint16
 }
 
-// window is which of a session's last 64 requests were executed, and with what
-// status.
+// window records which of a session's last 64 requests were executed, and with which status.
 type window struct {
 	sender
 	last   uint16
@@ -53,14 +52,14 @@ type window struct {
 	used   clock.Time
 }
 
-// Device is Clio's board, as far as its key/value store goes. It is a host.Endpoint.
+// Device is the key/value store of Clio's board. It is a host.Endpoint.
 type Device struct {
 	cfg     DeviceConfig
 	store   *Store
 	server  *gbn.Server // nil: not Reliable
 	windows []window
-	of      map[sender]int32 // its window
-	used    flow.Ages        // windows, by used
+	of      map[sender]int32 // index of a session's window
+	used    flow.Ages        // windows, by the time used
 	out     queue
 	f       clio.Frame
 	stats   DeviceStats
@@ -93,13 +92,13 @@ func NewDevice(c DeviceConfig) (*Device, error) {
 	return d, nil
 }
 
-// Store is the device's.
+// Store returns the device's store.
 func (d *Device) Store() *Store { return d.store }
 
-// Stats are the totals so far.
+// Stats returns the totals so far.
 func (d *Device) Stats() DeviceStats { return d.stats }
 
-// GBN is what the device's transport did; nothing when it has none.
+// GBN returns what the device's transport has done; zeros if it has none.
 func (d *Device) GBN() gbn.Stats {
 	if d.server == nil {
 		return gbn.Stats{}
@@ -144,13 +143,14 @@ func (d *Device) Input(now clock.Time, b *packet.Buf) {
 	d.out.Send(b)
 }
 
-// mine reports whether a frame is to a machine's MAC address: bridges flood.
+// mine reports whether a frame is addressed to this machine's MAC address. Others may arrive, because bridges
+// flood.
 func mine(b *packet.Buf, me *clio.End) bool {
 	p := b.Bytes()
 	return len(p) >= 6 && [6]byte(p) == me.MAC
 }
 
-// serve turns a request into its answer; false: it is none.
+// serve turns a request into its answer. It returns false if the frame is not a request.
 func (d *Device) serve(now clock.Time, b *packet.Buf) bool {
 	p, f := b.Bytes(), &d.f
 	if clio.Parse(p, false, f) != clio.Message || !f.Sound(p) {
@@ -178,7 +178,7 @@ func (d *Device) serve(now clock.Time, b *packet.Buf) bool {
 		case w == nil:
 			d.stats.NoRoom++
 			status = clio.Busy
-		case old: // its session waits for it no more
+		case old: // the session does not wait for it any more
 			status = clio.Unknown
 		case !fresh:
 			d.stats.Repeated++
@@ -202,7 +202,7 @@ func (d *Device) serve(now clock.Time, b *packet.Buf) bool {
 	return true
 }
 
-// answer turns a request into its answer.
+// answer turns a request into its answer, with this status and value.
 func answer(b *packet.Buf, f *clio.Frame, status clio.Status, value []byte) {
 	if n := f.AnswerEnd(len(value)); n > b.Len() {
 		b.Append(n - b.Len())
@@ -212,8 +212,8 @@ func answer(b *packet.Buf, f *clio.Frame, status clio.Status, value []byte) {
 	f.Answer(b.Bytes(), status, value)
 }
 
-// window is a session's; request id is the first of a new one. nil: there is no room
-// for another.
+// window returns a session's window. If the session is new, id is its first request. nil: there is no room
+// for another session.
 func (d *Device) window(now clock.Time, s sender, id uint16) *window {
 	i, known := d.of[s]
 	if known {
@@ -238,7 +238,7 @@ func (d *Device) window(now clock.Time, s sender, id uint16) *window {
 	return w
 }
 
-// note says whether request id is fresh, or too old to say; and that it was seen.
+// note records request id as seen. It reports whether the request is fresh, or too old to know.
 func (w *window) note(id uint16) (fresh, old bool) {
 	d := int16(id - w.last)
 	switch {
@@ -276,7 +276,7 @@ func (d *Device) Tick(now clock.Time) {
 	}
 }
 
-// Close gives back all frames.
+// Close returns all frames to the pool.
 func (d *Device) Close() {
 	if d.server != nil {
 		d.server.Stop(&d.out)
@@ -284,7 +284,7 @@ func (d *Device) Close() {
 	d.out.close()
 }
 
-// queue is frames to be sent. It is a gbn.Out.
+// queue holds frames that are to be sent. It is a gbn.Out.
 type queue struct {
 	gbn.One
 	pool *packet.Pool

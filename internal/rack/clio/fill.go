@@ -7,20 +7,20 @@ import (
 	"github.com/quillon/quillon/nf/hdr/clio"
 )
 
-// Filler creates keys over the network, each with value 0 (FillValue). It is a host.App.
-// A key that is there gets that value by an update.
+// Filler creates keys over the network, each with the value number 0 (FillValue). A key that exists gets that
+// value by an update. Filler is a host.App.
 type Filler struct {
 	client *Client
 	keys   []uint64
 	value  []byte
-	next   int
+	next   int      // keys that exist, to be updated
 	again  []uint64 // there already: to be updated
 	calls  map[open]uint64
 	filled int
 	failed int
 }
 
-// NewFiller makes a Filler of values of size bytes.
+// NewFiller makes a Filler that writes values of size bytes.
 func NewFiller(c *Client, keys []uint64, size int) (*Filler, error) {
 	if size < MinValue || size > MaxValue {
 		return nil, ErrTooLong
@@ -28,11 +28,11 @@ func NewFiller(c *Client, keys []uint64, size int) (*Filler, error) {
 	return &Filler{client: c, keys: keys, value: make([]byte, size), calls: map[open]uint64{}}, nil
 }
 
-// Filled is how many keys have been written, and Failed how many could not be.
+// Filled returns how many keys have been written, and Failed how many could not be written.
 func (l *Filler) Filled() int { return l.filled }
 func (l *Filler) Failed() int { return l.failed }
 
-// Idle reports that all keys were tried.
+// Idle reports whether all keys have been written or have failed.
 func (l *Filler) Idle() bool {
 	return l.next == len(l.keys) && len(l.again) == 0 && len(l.calls) == 0
 }

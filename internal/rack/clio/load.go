@@ -11,10 +11,10 @@ import (
 	"github.com/quillon/quillon/nf/hdr/clio"
 )
 
-// MinValue is the shortest value that a Load writes: its number.
+// MinValue is the shortest value that a Load writes: the value's number.
 const MinValue = 8
 
-// FillValue makes the value of a key that is known by a number.
+// FillValue makes the value with this number of a key.
 func FillValue(b []byte, key, number uint64) {
 	binary.LittleEndian.PutUint64(b, number)
 	x := key ^ number*0x9E3779B97F4A7C15
@@ -24,7 +24,7 @@ func FillValue(b []byte, key, number uint64) {
 	}
 }
 
-// NumberOf is the number of a value; false: its bytes are not what FillValue made.
+// NumberOf returns the number of a value; false: FillValue did not make these bytes.
 func NumberOf(b []byte, key uint64) (uint64, bool) {
 	if len(b) < MinValue {
 		return 0, false
@@ -40,7 +40,7 @@ func NumberOf(b []byte, key uint64) (uint64, bool) {
 	return n, true
 }
 
-// Fill creates all keys, with value 0, in a device's store.
+// Fill creates all keys, with value number 0, in a device's store.
 func Fill(d *Device, keys []uint64, size int) error {
 	v := make([]byte, size)
 	for _, k := range keys {
@@ -52,26 +52,26 @@ func Fill(d *Device, keys []uint64, size int) error {
 	return nil
 }
 
-// LoadConfig describes a workload: each session of a client reads and updates.
+// LoadConfig describes a workload: each session of a client reads and updates keys.
 type LoadConfig struct {
 	Client *Client
 	YCSB   ycsb.Config
-	// Stream tells the clients of one workload apart, below 2^16.
+	// Stream, below 2^16, differs between the clients of one workload.
 	Stream    uint64
 	ValueSize int // 0: 1024
-	// Ops is how many operations are begun; 0: as many as there is time for.
+	// Ops is the number of operations that are begun; 0: no limit.
 	Ops int
-	// Log, if not nil, records the history. Done, if not nil, is told of each end.
+	// Log, if not nil, records the history. Done, if not nil, is called at the end of each operation.
 	Log  *history.Log[history.Register, uint64]
 	Done func(Done)
 }
 
-// thread is a session's generator and what it waits for.
+// thread is a session's generator and its next operation.
 type thread struct {
 	gen   *ycsb.Generator
 	next  ycsb.Op
 	drawn bool
-	at    clock.Time // when it may begin its next
+	at    clock.Time // when it may begin its next operation
 }
 
 type open struct {
@@ -87,16 +87,16 @@ type Load struct {
 	number  uint64
 	begun   int
 	ended   int
-	calls   map[open]int // operations of the log
+	calls   map[open]int // the operation's number in the log
 	stopped bool
 	stats   LoadStats
 }
 
-// LoadStats are totals.
+// LoadStats are the totals of a workload.
 type LoadStats struct {
 	Reads, Writes   uint64
 	Unknown, Failed uint64
-	// Corrupt reads had a value that nobody wrote.
+	// Corrupt counts reads of values that no client wrote.
 	Corrupt uint64
 }
 
@@ -121,16 +121,16 @@ func NewLoad(c LoadConfig) (*Load, error) {
 	return l, nil
 }
 
-// Stop has no more operations begin.
+// Stop lets no more operations begin.
 func (l *Load) Stop() { l.stopped = true }
 
-// Tell has f told of each end, instead of LoadConfig.Done.
+// Tell replaces LoadConfig.Done by f.
 func (l *Load) Tell(f func(Done)) { l.cfg.Done = f }
 
-// Stats are the totals so far.
+// Stats returns the totals so far.
 func (l *Load) Stats() LoadStats { return l.stats }
 
-// Idle reports whether all that was begun has ended, and no more will begin.
+// Idle reports whether all operations that began have ended, and no more will begin.
 func (l *Load) Idle() bool {
 	return l.ended == l.begun && (l.stopped || l.cfg.Ops > 0 && l.begun == l.cfg.Ops)
 }
@@ -198,7 +198,7 @@ func (l *Load) end(now clock.Time, d Done) {
 		var ok bool
 		if number, ok = NumberOf(d.Value, d.Key); !ok {
 			l.stats.Corrupt++
-			number = ^uint64(0) // nobody wrote it: no order explains it
+			number = ^uint64(0) // no client wrote it, so no order of operations explains it
 		}
 	default:
 		l.stats.Writes++

@@ -7,21 +7,20 @@ import (
 	"github.com/quillon/quillon/nf/hdr/clio"
 )
 
-// entries is how many keys a bucket line has room for, beside its link: a line is
-// 64 bytes.
+// entries is the number of keys for which a bucket line has room, beside its link: a line has 64 bytes.
 const entries = 7
 
-// bucket is a line of the hash table. link is another line's index, 0: none.
+// bucket is a line of the hash table. link is the index of another line; 0: none.
 type bucket struct {
 	entry [entries]entry
 	link  uint64
 }
 
-// entry of a bucket: what a key's block is and how large (KeyValueHashEntry):
+// entry of a bucket: where the block of a key is and how long its value is (Clio's KeyValueHashEntry):
 //
 //	0 pointer in units of 16 bytes:32 | 32 value size:16 | 48 key size:4 | 52 valid | 56 check:8
 //
-// check is the key's lowest byte: a block is read only when it matches.
+// check is the lowest byte of the key: the block is read only if it matches.
 type entry uint64
 
 const valid entry = 1 << 52
@@ -36,8 +35,8 @@ func (e entry) is(key uint64, keySize uint8) bool {
 	return e&valid != 0 && e>>56 == entry(key&0xFF) && e>>48&15 == entry(keySize&15)
 }
 
-// classes are the sizes of blocks: Clio's 32 to 512 bytes, and two of ours for
-// longer values. A block has the key, 8 bytes, and the value.
+// classes are the sizes of blocks, in bytes: Clio's 32 to 512, and two for longer values that Clio does not
+// have. A block holds the key, 8 bytes, and the value.
 var classes = [...]int{32, 64, 128, 256, 512, 1040, 1456}
 
 func classOf(valueSize int) int {
@@ -49,35 +48,35 @@ func classOf(valueSize int) int {
 	return -1
 }
 
-// unit is what pointers count; a chunk is what memory is taken in.
+// unit is the unit of pointers, in bytes; memory is taken in chunks of chunk bytes.
 const (
 	unit  = 16
 	chunk = 1 << 20
 )
 
-// Store is a device's keys and values: a hash table of bucket lines, and blocks.
+// Store has a device's keys and values: a hash table of bucket lines, and blocks.
 type Store struct {
-	lines  []bucket // the first are by hash, the others linked
+	lines  []bucket // the first ones are found by hash, the others by links
 	mask   uint32
 	chunks [][]byte
-	used   int // of the last chunk
+	used   int // bytes of the last chunk
 	limit  int // bytes
 	free   [len(classes)][]uint32
 	keys   int
 }
 
-// NewStore makes an empty store with 2^hashBits lines (Clio: 2^8), and more of them
-// when they are full, and at most so many bytes of blocks.
+// NewStore makes an empty store with 2^hashBits lines (Clio: 2^8), which adds lines when they are full. Its
+// blocks take at most limit bytes.
 func NewStore(hashBits, limit int) *Store {
 	s := &Store{lines: make([]bucket, 1<<hashBits), mask: 1<<hashBits - 1, limit: limit}
 	return s
 }
 
-// Keys is how many there are.
+// Keys returns the number of keys.
 func (s *Store) Keys() int { return s.keys }
 
-// hash is Bob Jenkins' lookup3 of the key, as Clio's Lookup3 has it for a width of
-// 64 bits: two words, and a third of 0.
+// hash is Bob Jenkins' lookup3 of the key, as Clio's Lookup3 computes it for a width of 64 bits: of the key's
+// two words and a third one that is 0.
 func hash(key uint64) uint32 {
 	const seed = 0xDEADBEEF + 64/32
 	a, b, c := seed+uint32(key), seed+uint32(key>>32), uint32(seed)
@@ -97,7 +96,7 @@ func (s *Store) block(ptr uint32, class int) []byte {
 	return s.chunks[at/chunk][at%chunk:][:classes[class]]
 }
 
-// find is a key's entry, and its block; nil when there is none.
+// find returns a key's entry and its block; nil if there is none.
 func (s *Store) find(key uint64, keySize uint8) (*entry, []byte) {
 	for l := &s.lines[hash(key)&s.mask]; ; l = &s.lines[l.link] {
 		for i := range l.entry {
@@ -115,7 +114,7 @@ func (s *Store) find(key uint64, keySize uint8) (*entry, []byte) {
 	}
 }
 
-// vacancy is an entry that is free in a key's lines.
+// vacancy returns a free entry in the lines of a key.
 func (s *Store) vacancy(key uint64) *entry {
 	i := uint64(hash(key) & s.mask)
 	for {
@@ -135,7 +134,7 @@ func (s *Store) vacancy(key uint64) *entry {
 	}
 }
 
-// take is a free block; false: there is no memory left.
+// take returns a free block; false: no memory is left.
 func (s *Store) take(class int) (uint32, bool) {
 	if f := s.free[class]; len(f) > 0 {
 		s.free[class] = f[:len(f)-1]
@@ -153,7 +152,7 @@ func (s *Store) take(class int) (uint32, bool) {
 	return uint32(at / unit), true
 }
 
-// put makes an entry hold a value; false: no memory.
+// put stores a value and refers to it in e; false: there is no memory.
 func (s *Store) put(e *entry, key uint64, keySize uint8, value []byte) bool {
 	class := classOf(len(value))
 	if class < 0 {
@@ -181,7 +180,7 @@ func (s *Store) release(e entry) {
 	}
 }
 
-// Read is a key's value, valid until the key changes.
+// Read returns a key's value, valid until the key changes; Invalid: there is no such key.
 func (s *Store) Read(key uint64, keySize uint8) ([]byte, clio.Status) {
 	e, p := s.find(key, keySize)
 	if e == nil {
@@ -190,7 +189,7 @@ func (s *Store) Read(key uint64, keySize uint8) ([]byte, clio.Status) {
 	return p[clio.MaxKey:][:e.valueSize()], clio.OK
 }
 
-// Create adds a key; Invalid: there is one, or no room.
+// Create adds a key; Invalid: the key exists, or there is no room.
 func (s *Store) Create(key uint64, keySize uint8, value []byte) clio.Status {
 	if e, _ := s.find(key, keySize); e != nil || !s.put(s.vacancy(key), key, keySize, value) {
 		return clio.Invalid
@@ -199,7 +198,7 @@ func (s *Store) Create(key uint64, keySize uint8, value []byte) clio.Status {
 	return clio.OK
 }
 
-// Update changes a key; Invalid: there is none, or no room.
+// Update changes a key; Invalid: there is no such key, or no room.
 func (s *Store) Update(key uint64, keySize uint8, value []byte) clio.Status {
 	if e, _ := s.find(key, keySize); e == nil || !s.put(e, key, keySize, value) {
 		return clio.Invalid
@@ -207,7 +206,7 @@ func (s *Store) Update(key uint64, keySize uint8, value []byte) clio.Status {
 	return clio.OK
 }
 
-// Delete takes a key away; Invalid: there is none.
+// Delete removes a key; Invalid: there is no such key.
 func (s *Store) Delete(key uint64, keySize uint8) clio.Status {
 	e, _ := s.find(key, keySize)
 	if e == nil {
@@ -219,7 +218,7 @@ func (s *Store) Delete(key uint64, keySize uint8) clio.Status {
 	return clio.OK
 }
 
-// RoomFor is what DeviceConfig.HashBits and Memory must be for so many keys with values of a size.
+// RoomFor returns DeviceConfig.HashBits and Memory for this number of keys with values of size bytes.
 func RoomFor(keys, size int) (hashBits, memory int) {
 	hashBits = min(max(bits.Len(uint(keys/(entries-2))), 8), 24)
 	class := classes[max(0, classOf(size))]

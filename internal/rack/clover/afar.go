@@ -15,28 +15,28 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// The machines of a store may be in processes of their own. Then they find each other over the wire:
+// The machines of a store can be in separate processes. Then they find each other over the wire:
 //
-//	metadata server ── asks ──► memory node       told: its layout; one metadata server alone is let in
+//	metadata server ── asks ──► memory node       answer: the layout; the node accepts one metadata server only
 //	                ── WRITEs ►                   the first entry of each key
-//	client ── asks ──► metadata server            told: its number, keys, size of entries
+//	client ── asks ──► metadata server            answer: the client's number, keys, size of entries
 //	       ── asks ──► memory node                for a queue pair a session, and some for the background
 //
-// What is told is private data of the connection manager's datagrams. There is one memory node.
+// The answers are private data of the connection manager's datagrams. Such a store has one memory node.
 
-// afarHello is what a machine says that asks for a connection, afarStore what a metadata server answers. Memory nodes
-// answer with their layout.
+// afarHello is what a machine sends with its request for a connection. afarStore is a metadata server's
+// answer. A memory node answers with its layout.
 type afarHello struct {
 	Magic uint32
 	Role  uint32
-	// Store is the number that the memory node had for itself when the client was told of it: so it is known when
-	// it was started anew. 0: not known yet.
+	// Store is the number that the memory node had when the client learned it from the metadata server. By
+	// this number the memory node sees whether it was started anew since then. 0: not known yet.
 	Store uint64
 }
 
 type afarStore struct {
 	Magic  uint32
-	Number uint32 // of the client
+	Number uint32 // the client's number
 	Keys   uint32
 	Slab   uint32
 	Store  uint64
@@ -44,13 +44,14 @@ type afarStore struct {
 
 const (
 	afarMagic = 0x51434C01
-	// Roles of who asks.
-	afarMetadata = 1 // the metadata server, of a memory node
+	// Roles of the machine that asks.
+	afarMetadata = 1 // the metadata server asks a memory node
 	afarClient   = 2
-	afarFirst    = 3 // a client, for the first time, of the metadata server
-	// mostAfar is how many sessions a client has at most: they are numbered over all clients.
+	afarFirst    = 3 // a client asks the metadata server for the first time
+	// mostAfar is how many sessions a client has at most. Sessions are numbered over all clients.
 	mostAfar = 1 << 10
-	// mostAfarClients is how many clients there can be, one after the other included.
+	// mostAfarClients bounds the numbers of clients. A number is not used again, so clients that have ended
+	// count, too.
 	mostAfarClients = 1 << 12
 )
 
@@ -71,7 +72,7 @@ func unpack(b []byte, v any) error {
 	return nil
 }
 
-// knock answers the request of a machine of another process.
+// knock answers a request from a machine of another process.
 func (g *manager) knock(now clock.Time, e cm.Event) error {
 	qp, private, err := g.door(e.PrivateData)
 	if err != nil {
@@ -88,7 +89,8 @@ func (g *manager) knock(now clock.Time, e cm.Event) error {
 	return nil
 }
 
-// refusal is the error of a request that was not accepted; nil: it does not say more than its reason.
+// refusal is the error that tells why a request was not accepted. nil: there is no more to tell than the
+// event's reason.
 func refusal(e cm.Event) error {
 	ip := e.ID.Peer().IP
 	switch {
@@ -102,7 +104,7 @@ func refusal(e cm.Event) error {
 	return nil
 }
 
-// orderAfar has a connection made to a machine of another process.
+// orderAfar orders a connection to a machine of another process.
 func (cl *Cluster) orderAfar(a, b side, q *rnic.QP, memory bool) {
 	cl.cms.number++
 	g := cl.cms.of[a.nic]
@@ -114,7 +116,7 @@ func (cl *Cluster) orderAfar(a, b side, q *rnic.QP, memory bool) {
 	cl.conns = append(cl.conns, Connection{Client: a.m.IP, Server: b.m.IP, ClientQPN: q.QPN, Memory: memory})
 }
 
-// Part is a machine of a store whose others are in other processes. It implements host.App.
+// Part is one machine of a store whose other machines are in other processes. It implements host.App.
 type Part struct {
 	cl      *Cluster
 	nic     *rnic.NIC
@@ -123,7 +125,7 @@ type Part struct {
 	built   bool
 }
 
-// PartStats are the connections that others have asked for.
+// PartStats counts the connections that other machines have asked for.
 type PartStats struct {
 	Accepted    uint64 `json:"accepted"`
 	Connections int    `json:"connections"` // now
@@ -152,7 +154,7 @@ func (p *Part) Step(now clock.Time) bool { return p.manager.Step(now) }
 // Deadline implements host.App.
 func (p *Part) Deadline() clock.Time { return p.manager.Deadline() }
 
-// Err is the first thing that went wrong.
+// Err is the first error.
 func (p *Part) Err() error {
 	if err := p.cl.cms.failure.Load(); err != nil {
 		return *err
@@ -160,7 +162,8 @@ func (p *Part) Err() error {
 	return p.cl.Err()
 }
 
-// Ready reports whether all connections that the machine asked for are there, and what it does first is done.
+// Ready reports whether all connections that the machine asked for are established, and its first work is
+// done (a metadata server's: to write the first entries).
 func (p *Part) Ready() bool {
 	f := (*filler)(nil)
 	if p.cl.meta != nil {
@@ -169,12 +172,12 @@ func (p *Part) Ready() bool {
 	return p.built && len(p.manager.orders)+len(p.manager.asked) == 0 && (f == nil || f.done == f.all)
 }
 
-// Stats are of connections that others have asked for.
+// Stats counts the connections that other machines have asked for.
 func (p *Part) Stats() PartStats {
 	return PartStats{p.manager.accepted, p.manager.open, p.manager.refused}
 }
 
-// End ends all connections that the machine asked for, Ended reports that there are none.
+// End begins to end all connections that the machine asked for. Ended reports when none is left.
 func (p *Part) End() { p.cl.cms.end.Store(true) }
 
 // Ended reports whether the connections that the machine asked for have ended.
@@ -182,10 +185,10 @@ func (p *Part) Ended() bool {
 	return p.manager.ending && len(p.manager.asked) == 0 && p.cl.cms.down.Load() >= p.cl.cms.up.Load()
 }
 
-// Cluster is the load of a client, once it is Ready.
+// Cluster is a client's load. It can be used once the Part is Ready.
 func (p *Part) Cluster() *Cluster { return p.cl }
 
-// admit lets others in: a new queue pair for each.
+// admit lets other machines connect. Each connection gets a new queue pair.
 func (p *Part) admit(pd *rnic.PD, cq *rnic.CQ, accept func(q *rnic.QP) error, answer func(h afarHello) ([]byte, error), gone func(q *rnic.QP)) {
 	g := p.manager
 	g.door = func(hello []byte) (*rnic.QP, []byte, error) {
@@ -217,7 +220,7 @@ func (p *Part) admit(pd *rnic.PD, cq *rnic.CQ, accept func(q *rnic.QP) error, an
 	}
 }
 
-// NewMemoryPart is a memory node. store is another number for each.
+// NewMemoryPart makes a memory node. store must be another number each time a memory node is started.
 func NewMemoryPart(nic *rnic.NIC, c MemoryConfig, store uint64) (*Part, error) {
 	c.FirstLH, c.FirstSlot = 1, FirstShortcut
 	m, err := NewMemory(nic, c)
@@ -248,8 +251,8 @@ func NewMemoryPart(nic *rnic.NIC, c MemoryConfig, store uint64) (*Part, error) {
 	return p, nil
 }
 
-// NewMetadataPart is the metadata server of a memory node at an address: it makes the first entries of keys from 1
-// on, over the wire.
+// NewMetadataPart makes the metadata server of the memory node at address ip. It writes the first entries of
+// the keys from 1 on over the wire.
 func NewMetadataPart(nic *rnic.NIC, c MetadataConfig, keys, slab int, ip netip.Addr, mac [6]byte) (*Part, error) {
 	p, err := newPart(Config{Keys: ycsb.Sequential(1, keys), Slab: slab}, nic, nil)
 	if err != nil {
@@ -299,7 +302,8 @@ func NewMetadataPart(nic *rnic.NIC, c MetadataConfig, keys, slab int, ip netip.A
 	})
 }
 
-// look asks a machine for a first connection, which tells what it is, and stays until the end.
+// look asks a machine for a first connection. The answer tells the parameters of the store. The connection
+// stays until the end.
 func (p *Part) look(to *Machine, role uint32, told func(private []byte) error) error {
 	cq := p.nic.CreateCQ(4)
 	q, err := p.nic.CreateQP(rnic.QPInit{PD: p.nic.AllocPD(), SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1})
@@ -308,8 +312,8 @@ func (p *Part) look(to *Machine, role uint32, told func(private []byte) error) e
 	return err
 }
 
-// NewClientPart is a client of the metadata server and the memory node at two addresses. keys and slab are what it
-// expects; 0: what there is.
+// NewClientPart makes a client of a metadata server and a memory node at two addresses. keys and slab are
+// what the caller expects of the store; 0: what the store has.
 func NewClientPart(nic *rnic.NIC, c Config, keys, slab int, metadata, memory Machine) (*Part, error) {
 	if c.Sessions < 1 || c.Sessions > mostAfar {
 		return nil, fmt.Errorf("a client has 1 to %d sessions, not %d", mostAfar, c.Sessions)
@@ -345,7 +349,8 @@ func NewClientPart(nic *rnic.NIC, c Config, keys, slab int, metadata, memory Mac
 	})
 }
 
-// filler writes the first entries of keys, and their shortcuts, and is a metadata server then. It implements host.App.
+// filler writes the first entries of the keys and their shortcuts, and then works as a metadata server. It
+// implements host.App.
 type filler struct {
 	m               *Metadata
 	cl              *Cluster
@@ -357,7 +362,7 @@ type filler struct {
 	wr     rnic.SendWR
 }
 
-// fillDepth is how many WRITEs are under way.
+// fillDepth is how many WRITEs are under way at most.
 const fillDepth = 32
 
 func (f *filler) written(ok bool) {
@@ -382,7 +387,7 @@ func (f *filler) Step(now clock.Time) bool {
 	return did
 }
 
-// post writes an entry, or its shortcut.
+// post writes an entry, or the entry's shortcut.
 func (f *filler) post() (err error) {
 	key := f.cl.cfg.Keys[f.next/2]
 	f.wr = rnic.SendWR{ID: idFill, Op: rnic.OpWrite, Signaled: true}
@@ -408,7 +413,7 @@ func (f *filler) post() (err error) {
 // Deadline implements host.App.
 func (f *filler) Deadline() clock.Time { return f.m.Deadline() }
 
-// Filled is how many keys a metadata server has made.
+// Filled is how many keys a metadata server has written.
 func (p *Part) Filled() int {
 	if p.cl.meta == nil || p.cl.meta.filler == nil {
 		return 0
@@ -416,7 +421,7 @@ func (p *Part) Filled() int {
 	return p.cl.meta.filler.done / 2
 }
 
-// MetadataStats are those of a metadata server.
+// MetadataStats is the count of a metadata server; zero for other machines.
 func (p *Part) MetadataStats() (s MetadataStats) {
 	if p.cl.meta != nil {
 		s = p.cl.meta.Stats()

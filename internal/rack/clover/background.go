@@ -10,31 +10,30 @@ import (
 )
 
 const (
-	// spaceChannels is how many grants may be under way at once.
+	// spaceChannels is how many grants can be under way at once.
 	spaceChannels = 4
-	// shortcutRound is how many shortcuts are written at once (Clover's
-	// round of its GC threads).
+	// shortcutRound is how many shortcuts are written at once (the round of the GC threads in Clover).
 	shortcutRound = 32
-	// gcDelay is how long a GC record waits for company.
+	// gcDelay is how long a GC record waits for other records, so that one message carries them all.
 	gcDelay = 100 * time.Microsecond
-	// spaceDelay is how long to wait when the server has no space.
+	// spaceDelay is how long the client waits when the server has no space.
 	spaceDelay = 100 * time.Microsecond
 )
 
-// IDs of completions, below idBackground.
+// IDs of completions, without the bit idBackground. The comment names what the low byte is.
 const (
-	bgSpace    = iota << 8 // channel
-	bgGC                   // the channel of init and GC
-	bgShortcut             // a shortcut; of a collector
-	bgReport               // collector
+	bgSpace    = iota << 8 // number of the channel
+	bgGC                   // 0: the one channel of init and GC
+	bgShortcut             // number of the collector, if there are collectors
+	bgReport               // number of the collector
 )
 
-// background is what a compute node does beside its operations, on queue
-// pairs of its own: it learns the layout, keeps entries in stock, writes
-// shortcuts and reports garbage, both once per key however often it changed.
+// background is what a compute node does beside its operations, on queue pairs of its own. It learns the
+// layout, keeps entries in stock, writes shortcuts and reports garbage. Where a key changed several times
+// since the last round, one shortcut and one report are enough (but see SearchLibrary).
 type background struct {
 	ready    bool
-	next     uint32 // init: which Space is asked for
+	next     uint32 // init: index of the Space to ask for
 	memory   []*rnic.QP
 	space    [spaceChannels]spaceChannel
 	retryAt  clock.Time // after a refusal
@@ -48,16 +47,16 @@ type background struct {
 	sgl      [1][]byte
 	giveBack bool
 	nap      time.Duration
-	threads  []collector // of SearchLibrary, in the place of gc, gcKeys and scKeys
+	threads  []collector // of SearchLibrary: instead of gc, gcKeys and scKeys
 }
 
 type spaceChannel struct {
 	rpc
 	class  int
-	asking bool // not giving back
+	asking bool // it asks for entries; false: it gives entries back
 }
 
-// note queues the background's work after own was linked.
+// note queues the background's work after the entry own was linked behind old.
 func (b *background) note(c *Client, k *keyState, old, own Pointer) {
 	if len(b.threads) > 0 {
 		b.threads[k.key%collectors].note(c.now, b.nap, gcRecord{k, old, own})
@@ -145,7 +144,7 @@ func (b *background) step(c *Client) bool {
 	return b.report(c) || did
 }
 
-// starve ends the operations that wait for an entry: none is granted any more.
+// starve ends the operations that wait for an entry, since no entries are granted after an error.
 func (b *background) starve(c *Client) bool {
 	did := false
 	for i := range c.hungry {
@@ -183,7 +182,7 @@ func (b *background) init(c *Client) bool {
 	return true
 }
 
-// arrange prepares for the layout that was learnt.
+// arrange makes the lists and buffers that the layout needs.
 func (c *Client) arrange() error {
 	largest := 0
 	for i := range c.layout {
@@ -218,7 +217,7 @@ func (c *Client) arrange() error {
 	return nil
 }
 
-// stock asks for entries while they run low.
+// stock asks for entries when few are left.
 func (b *background) stock(c *Client) bool {
 	did := false
 	coming := 0
@@ -289,8 +288,8 @@ func (b *background) granted(c *Client, ch *spaceChannel) {
 	}
 }
 
-// Release gives the entries in stock back to the metadata server; the client
-// writes no more afterwards. It is done when Quiet says so.
+// Release gives the entries in stock back to the metadata server. The client must not write afterwards.
+// Release has ended when Quiet reports true.
 func (c *Client) Release() {
 	c.bg.giveBack = true
 	for _, s := range c.sessions {
@@ -330,7 +329,7 @@ func (b *background) release(c *Client) bool {
 	return false
 }
 
-// shortcuts writes a round of shortcuts after the one before is done.
+// shortcuts writes a round of shortcuts when the round before has ended.
 func (b *background) shortcuts(c *Client) bool {
 	if b.scBusy > 0 || b.scKeys.n == 0 {
 		return false
@@ -354,7 +353,7 @@ func (b *background) shortcuts(c *Client) bool {
 	return true
 }
 
-// report sends GC records, when there are enough of them or they are due.
+// report sends GC records when they fill a message or the oldest of them has waited for gcDelay.
 func (b *background) report(c *Client) bool {
 	b.gc.take()
 	if b.gc.busy || b.gcKeys.n == 0 || (b.gcKeys.n < GCMax && c.now < b.gcAt) {

@@ -14,8 +14,8 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// An operation, on all machines together, allocates nothing: the caches are
-// warm, and the writers' journals, which grow, are amortized.
+// An operation does not allocate on any machine. The caches are warm, and the writers' journals, which grow,
+// allocate rarely.
 func TestOperationsAllocateNothing(t *testing.T) {
 	for i, gc := range []float64{0.01, 1, 0.01, 1} {
 		cfg := hot(ycsb.A)
@@ -44,9 +44,9 @@ func TestOperationsAllocateNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkOperation is one operation of workload A on 1,024 keys, all
-// machines and the bridge included, in memory on one core. The packets-op
-// figure is what the memory node received and sent.
+// BenchmarkOperation is one operation of workload A on 1,024 keys, with all machines and the bridge, in
+// memory on one core. packets-op is the number of packets that the memory node received and sent for an
+// operation.
 func BenchmarkOperation(b *testing.B) {
 	for _, mix := range []ycsb.Mix{ycsb.A, ycsb.C, ycsb.W} {
 		b.Run(mix.Name, func(b *testing.B) {
@@ -77,8 +77,8 @@ func BenchmarkOperation(b *testing.B) {
 	}
 }
 
-// liveWire joins two goroutines: the live rack of the tests, where mem's
-// single-threaded wires will not do.
+// liveWire joins two goroutines. The live rack of the tests needs it, since the wires of mem are for one
+// goroutine.
 type liveWire struct {
 	name    string
 	pool    *packet.Pool
@@ -145,7 +145,7 @@ func (w *liveWire) Wait(ctx context.Context, d clock.Duration) error {
 	return nil
 }
 
-// Live: every machine on a goroutine of its own, under the wall clock.
+// Live: every machine runs on a goroutine of its own, under the wall clock.
 func TestLive(t *testing.T) {
 	var ends []port.Port
 	id := byte(0)
@@ -189,7 +189,7 @@ func TestLive(t *testing.T) {
 			t.Errorf("mix %s wrote %d times", mix.Name, m.Writes)
 		}
 	}
-	// A load without an end is stopped.
+	// A load without a limit ends by Stop.
 	cl.Start(Load{})
 	if err := cl.Stop(ctx); err != nil {
 		t.Fatal(err)

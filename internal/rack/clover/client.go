@@ -18,8 +18,8 @@ var (
 	ErrNotFound = errors.New("key not found")
 	// ErrTooLong: no slab class holds the value.
 	ErrTooLong = errors.New("value is longer than the largest slab")
-	// ErrStale: the entry found was another key's, or of another version, more
-	// often than recycling explains.
+	// ErrStale: what was read was the entry of another key, or had another version, more often than recycling
+	// explains.
 	ErrStale = errors.New("entry is stale however often the metadata server is asked")
 	// ErrEndless: a chain is longer than there are entries.
 	ErrEndless = errors.New("chain has no end")
@@ -27,22 +27,22 @@ var (
 	ErrServer = errors.New("metadata server refused")
 )
 
-// plainAfter is how many steps along a chain a read makes by whole entries. If
-// the tail is not reached then, a middlebox may be leading back to an entry
-// that is none any more, and the search goes on by headers.
+// plainAfter is how many steps along a chain a read makes with READs of whole entries. If it has not reached
+// the tail then, a middlebox may be leading it back to an entry that is no longer in use. The search goes on
+// with READs of headers.
 const plainAfter = 32
 
-// maxStale bounds how often one operation asks the metadata server anew.
+// maxStale is how many stale entries one operation may meet.
 const maxStale = 64
 
-// Result is what became of an operation.
+// Result is the outcome of an operation.
 type Result struct {
 	Session int
 	Key     uint64
 	Write   bool
 	Err     error
-	// FirstTry: a read found the tail with its first READ; a write linked
-	// with its first CAS. Neither asked the metadata server.
+	// FirstTry: a read found the tail with its first READ; a write linked its entry with its first CAS.
+	// Neither asked the metadata server.
 	FirstTry bool
 	// RoundTrips is how many requests the operation waited for, one after
 	// the other.
@@ -50,7 +50,7 @@ type Result struct {
 	Start, End clock.Time
 	// Value of a read, valid until the callback returns.
 	Value []byte
-	// Entry is where a write's value was linked, or a read's was found.
+	// Entry is the entry that the write linked, or that the read found.
 	Entry Pointer
 }
 
@@ -61,11 +61,10 @@ func (r *Result) Latency() time.Duration { return r.End.Sub(r.Start) }
 type ClientStats struct {
 	Reads, Writes, FirstTry, Errors uint64
 	RoundTrips                      uint64
-	// Hops are steps from an entry to its successor, of reads and of writes
-	// that search the tail.
+	// Hops are steps from an entry to its successor, in reads and in writes that search for the tail.
 	Hops, HeaderReads uint64
-	// CASFailed counts CASes that found another value than expected; FoundOwn
-	// those of them after which the entry turned out to be linked already.
+	// CASFailed counts CASes that found another value than expected. FoundOwn counts writes that then found
+	// their entry linked already.
 	CASFailed, FoundOwn      uint64
 	Stale, Queries, Grants   uint64
 	ShortcutWrites, GCRecord uint64
@@ -77,56 +76,48 @@ type keyState struct {
 	tail Pointer // cached; 0 = unknown
 	slot uint32  // of its shortcut; 0 = unknown
 	// Work for the background.
-	scPtr Pointer // what the shortcut shall say; 0 = nothing to do
+	scPtr Pointer // what to write to the shortcut; 0 = nothing
 	gcOld Pointer
 	gcNew Pointer // 0 = nothing to report
 }
 
-// Client is the client library on one compute node: its sessions (Clover's
-// client threads) share a cache and a pool of granted entries. It implements
-// host.App; everything runs on its node's goroutine.
+// Client is the client library on one compute node. Its sessions (Clover's client threads) share a cache and
+// a pool of granted entries; with SearchLibrary each session has granted entries of its own. It implements
+// host.App. Everything runs on the goroutine of its node.
 //
 // # Writing
 //
-// A write puts its value into a new entry E, then compares-and-swaps the
-// header of the entry that the cache believes to be the key's tail T. T is
-// fixed before the first CAS of E is posted. If the CAS finds another value,
-// the search for the real tail follows headers from T, never a shortcut and
-// never the cache: both may by now name an entry that was linked behind E by a
-// middlebox that expected E's CAS to succeed, and linking E there would close
-// a cycle. T was linked before E could have a successor, so no chain that
-// starts at T leads through E unless E itself is linked; a search that meets
-// E therefore means success. If T was recycled meanwhile, the metadata server
-// tells the head of the chain, or that it has seen E linked.
+// A write puts its value into a new entry E, then compares-and-swaps the header of the entry T that the cache
+// believes to be the key's tail. T is fixed before the first CAS of E is posted. If the CAS finds another
+// value, the search for the real tail follows headers from T. It never uses a shortcut or the cache: both may
+// by now name an entry that a middlebox linked behind E, because the middlebox expected E's CAS to succeed.
+// To link E there would close a cycle. T was linked before E could have a successor, so no chain that starts
+// at T leads through E unless E is linked. A search that meets E therefore means success. If T was recycled
+// meanwhile, the metadata server tells the head of the chain, or that it has seen E linked.
 //
-// With SearchLibrary a write does follow shortcuts, as Clover's library does. Where
-// nothing in the network leads CASes (Config.Direct) no entry has a successor before it
-// is linked, and that is safe. Elsewhere the writer reads its own entry's header
-// once the tail is found, and searches from T, by headers, if it has a successor. Say
-// E was found to have none at t, and is linked behind a tail that was named before t. A
-// cycle needs that tail to be behind another unlinked entry G, so that G had a
-// successor before t, and G to be linked behind E after t. G cannot follow a shortcut,
-// since it has a successor; and its own T was linked before G had one, before
-// t, when nothing was behind E.
+// With SearchLibrary a write does follow shortcuts, as Clover's library does. This is safe where nothing in
+// the network leads CASes (Config.Direct): no entry has a successor before it is linked. Elsewhere the writer
+// reads the header of its own entry E once it has found the tail. If E has a successor, the writer searches
+// from T, by headers. Why this is enough: say that E had no successor at time t, and is then linked behind a
+// tail that was named before t. A cycle needs that tail to be behind another unlinked entry G, so G had a
+// successor before t, and G is linked behind E after t. G's writer follows no shortcut, since G has a
+// successor. G's own T was linked before G had a successor, so before t, when nothing was behind E.
 //
 // # What a middlebox may do
 //
-// It may redirect the first CAS of an entry, also to an entry whose own first
-// CAS it has seen and that is not linked yet, with the compare that belongs to
-// that entry's version. It must answer in the terms of the request: the
-// original value equals the compare exactly when the swap took place. (A
-// client that took a success for a failure would link its entry a second time,
-// which can close a cycle when the first place is not linked itself.) It must
-// let an entry's later CASes, and READs of 8 bytes, pass as they are. It may
-// answer a READ of an entry with a later entry of the same key, with the
-// version that the client asked for. It may lose, and forget, what it likes.
+// A middlebox may redirect the first CAS of an entry. It may redirect the CAS to an entry whose own first CAS
+// it has seen and that is not linked yet, with the compare value that belongs to that entry's version. It
+// must answer in the terms of the request: the original value equals the compare value exactly when the swap
+// took place. (A client that takes a success for a failure links its entry a second time, which can close a
+// cycle when the first place is not linked itself.) It must not change later CASes of an entry, nor READs of
+// 8 bytes. It may answer a READ of an entry with a later entry of the same key, with the version that the
+// client asked for. It may lose frames, and forget anything.
 //
 // # Reading
 //
-// A read takes an entry only when its version is the one expected and its key
-// is the one asked for; otherwise it asks the metadata server. A read that does
-// not get to the tail in some tens of steps goes on by headers, which nobody
-// redirects, and reads the tail in two pieces.
+// A read accepts an entry only when the version is the one expected and the key is the one asked for;
+// otherwise it asks the metadata server. A read that does not reach the tail in some tens of steps goes on by
+// headers, which no middlebox redirects, and reads the tail in two pieces.
 type Client struct {
 	nic      *rnic.NIC
 	pd       *rnic.PD
@@ -142,68 +133,67 @@ type Client struct {
 	sessions []*Session
 	asking   []*Session        // sessions that wait for a reply
 	hungry   []queue[*Session] // by class: waiting for a granted entry
-	used     []bool            // by class: somebody writes such entries
+	used     []bool            // by class: some session writes such entries
 	done     func(*Result)
-	eager    bool // a read's first READ has the shortcut beside it
+	eager    bool // a read's first READ has a READ of the shortcut beside it
 	search   Search
 	direct   bool // nothing in the network leads CASes
 	work     Work
-	thinking []*Session // a heap: who is through first
+	thinking []*Session // a heap: the first is the session whose work ends first
 	bg       background
 	stats    ClientStats
 	now      clock.Time
 	wcs      [64]rnic.WC
-	err      error // why the start failed
+	err      error // what stopped the client, if anything
 }
 
 type step uint8
 
 const (
 	stepIdle  step = iota
-	stepQuery      // asks where the key is
-	stepRead       // reads an entry, and once the shortcut with it
+	stepQuery      // asks the metadata server for the key
+	stepRead       // reads an entry, and for the first step the shortcut with it
 	stepPlain      // reads an entry's header only
 	stepBody       // reads the tail without its header, then the header
 	stepSpace      // waits for a granted entry
 	stepWrite      // writes the new entry
 	stepLink       // compares-and-swaps the tail
 	stepFind       // reads headers to find the tail
-	stepOwn        // asks where the key is, and whether the new entry is linked
-	stepOpen       // creates the key
-	stepChase      // reads a header and the shortcut
+	stepOwn        // asks the metadata server for the key, and whether the new entry is linked
+	stepOpen       // has the metadata server create the key
+	stepChase      // reads an entry's header and the shortcut
 	stepSelf       // reads the new entry's header
-	stepAsk        // asks for entries
-	stepThink      // the library's own work
+	stepAsk        // asks the metadata server for entries
+	stepThink      // the library's own work takes this time
 )
 
-// Session is a client thread: one operation at a time, always on the same
-// queue pairs.
+// Session is a client thread. It has one operation at a time, and always uses the same queue pairs.
 type Session struct {
 	c      *Client
 	index  int
 	id     uint64
-	ready  clock.Time // when it has thought
+	ready  clock.Time // when its work ends
 	memory []*rnic.QP // by memory node
 	rpc    rpc
 
 	step    step
-	then    step // where it goes on when it has thought
+	then    step // the step that goes on when the work has ended
 	res     Result
 	k       *keyState
 	class   int
 	start   Pointer // the cached tail with which a search began
 	cur     Pointer // the entry that is being looked at
 	own     Pointer // the new entry
-	anchor  Pointer // where its first CAS goes
-	back    Pointer // where to go on if the shortcut leads nowhere
+	anchor  Pointer // the entry that the first CAS of own goes to
+	back    Pointer // where the search goes on if the shortcut leads nowhere
 	pending int     // completions that the step waits for
 	stale   int
 	hops    int              // since the search began
 	jumped  bool             // the shortcut was read
 	open    bool             // the key does not exist yet
-	large   bool             // the entry comes in several packets
+	large   bool             // the READ's answer has several packets
 	plain   bool             // reads nothing that a middlebox may redirect
-	leapt   bool             // a shortcut led to where a write is
+	leapt   bool             // a shortcut led to the place where the write searches
 	careful bool             // a write searches by headers
 	mine    []queue[Pointer] // by class: granted entries, if threads do not share them
 
@@ -216,7 +206,7 @@ type Session struct {
 	sgl      [1][]byte
 }
 
-// IDs of completions: session<<8 | kind. The background's have the top bit.
+// IDs of completions: session<<8 | kind. Those of the background have the top bit.
 const (
 	wcEntry = iota
 	wcShortcut
@@ -227,17 +217,17 @@ const (
 	idBackground = 1 << 63
 )
 
-// Sessions are the node's sessions.
+// Sessions returns the sessions of the node.
 func (c *Client) Sessions() []*Session { return c.sessions }
 
 // Stats may be called by the owner's goroutine only.
 func (c *Client) Stats() ClientStats { return c.stats }
 
-// Ready reports whether the client knows the layout, or why it never will.
+// Ready reports whether the client knows the layout. An error: the client has stopped, now or before it was
+// ready.
 func (c *Client) Ready() (bool, error) { return c.bg.ready, c.err }
 
-// Quiet reports whether nothing is under way: no operation, no shortcut to
-// write, nothing to report.
+// Quiet reports whether nothing is under way: no operation, no shortcut to write, nothing to report.
 func (c *Client) Quiet() bool {
 	for _, s := range c.sessions {
 		if s.step != stepIdle {
@@ -291,7 +281,7 @@ func (c *Client) Deadline() clock.Time {
 	return d
 }
 
-// look finds, or makes, what the node knows about a key.
+// look finds the state of a key, or makes one.
 func (c *Client) look(key uint64) *keyState {
 	if k := c.keys[key]; k != nil {
 		return k
@@ -316,7 +306,7 @@ func (c *Client) classFor(n int) int {
 	return -1
 }
 
-// Read starts reading a key.
+// Read starts to read a key.
 func (s *Session) Read(now clock.Time, key uint64) error {
 	if s.step != stepIdle {
 		return ErrBusy
@@ -330,7 +320,7 @@ func (s *Session) Read(now clock.Time, key uint64) error {
 	return nil
 }
 
-// Write starts writing a key. value is copied.
+// Write starts to write a key. It copies value.
 func (s *Session) Write(now clock.Time, key uint64, value []byte) error {
 	if s.step != stepIdle {
 		return ErrBusy
@@ -429,7 +419,7 @@ func (s *Session) complete(w *rnic.WC) {
 	s.arrived()
 }
 
-// arrived goes on with what the step's requests have brought.
+// arrived goes on when the completions of the step's requests are there.
 func (s *Session) arrived() {
 	switch s.step {
 	case stepRead, stepPlain, stepBody:
@@ -447,8 +437,7 @@ func (s *Session) arrived() {
 	}
 }
 
-// post sends a request about entry lh (or about the shortcut, or the
-// metadata) to where it is.
+// post sends a request to the memory node of sp, for address va of it.
 func (s *Session) post(kind uint64, op rnic.Op, sp *Space, va uint64, buf []byte) {
 	s.sgl[0] = buf
 	s.wr.ID, s.wr.Op, s.wr.SGL, s.wr.RemoteAddr, s.wr.RKey, s.wr.Signaled = s.id|kind, op, s.sgl[:], va, sp.RKey, true
@@ -459,7 +448,7 @@ func (s *Session) post(kind uint64, op rnic.Op, sp *Space, va uint64, buf []byte
 	s.pending++
 }
 
-// settle ends the operation when nothing could be posted.
+// settle ends the operation when its request could not be posted and nothing is under way.
 func (s *Session) settle() {
 	if s.res.Err != nil && s.pending == 0 {
 		s.finish(s.res.Err)
@@ -495,7 +484,8 @@ func (s *Session) readEntry(p Pointer, shortcut bool) {
 	}
 	s.post(wcEntry, rnic.OpRead, sp, va, s.entry[:sp.Slab])
 	if s.large = int(sp.Slab) > s.c.mtu; s.large {
-		// The entry may be written anew between two packets of the answer.
+		// The entry can be written anew between two packets of the answer: the header is read again behind
+		// it.
 		s.post(wcHeader, rnic.OpRead, sp, va, s.word[:])
 	}
 	if shortcut {
@@ -506,8 +496,8 @@ func (s *Session) readEntry(p Pointer, shortcut bool) {
 	s.settle()
 }
 
-// body reads the tail, whose header was seen, around its header, and after it
-// the header again: what is read is the entry's if its version is still right.
+// body reads the tail, whose header was seen, without its header, and then the header again. If the version
+// in this header is still right, the bytes that were read belong to the entry.
 func (s *Session) body() {
 	sp, va := s.c.layout.Entry(s.cur.LH())
 	s.step = stepBody
@@ -568,7 +558,7 @@ func (s *Session) examine() {
 	s.readEntry(next, false)
 }
 
-// refused: the entry is not the one that was looked for.
+// refused goes on when an entry is not the one that was looked for.
 func (s *Session) refused() {
 	s.res.FirstTry = false
 	s.c.stats.Stale++
@@ -589,7 +579,7 @@ func (s *Session) refused() {
 	s.query(stepQuery)
 }
 
-// tail: the entry that was read has no successor.
+// tail goes on when the entry that was read has no successor.
 func (s *Session) tail() {
 	if s.k.tail == s.start || s.k.tail == 0 || s.c.search == SearchLibrary && s.hops > 0 {
 		s.k.tail = s.cur
@@ -629,7 +619,7 @@ func (s *Session) query(next step) {
 	s.c.asking = append(s.c.asking, s)
 }
 
-// replied: the metadata server's answer is in the buffer.
+// replied takes the metadata server's answer, which is in the buffer.
 func (s *Session) replied() {
 	s.pending = 0
 	if s.step == stepAsk {
@@ -765,8 +755,8 @@ func (s *Session) found() {
 	}
 }
 
-// endless counts a step along the chain, and gives up when there were more
-// than a sound store can have.
+// endless counts a step along the chain. It ends the operation when there were more steps than the store has
+// entries.
 func (s *Session) endless() bool {
 	s.c.stats.Hops++
 	s.hops++
@@ -777,15 +767,15 @@ func (s *Session) endless() bool {
 	return true
 }
 
-// lost: the search met a recycled entry. The operation cannot be given up,
-// since others may have linked entries behind the new one already.
+// lost goes on when the search met a recycled entry. The write must not end with an error, since others may
+// have linked entries behind the new one already.
 func (s *Session) lost() {
 	s.hops, s.leapt = 0, false
 	s.c.stats.Stale++
 	s.query(stepOwn)
 }
 
-// success: the new entry is linked.
+// success ends a write whose new entry is linked.
 func (s *Session) success() {
 	old := s.cur
 	s.k.tail = s.own

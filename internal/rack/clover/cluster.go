@@ -20,75 +20,75 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Machine is one node of the rack: its port and its addresses.
+// Machine is one node of the rack with its port and its addresses.
 type Machine struct {
 	Name string
 	Port port.Port
 	MAC  [6]byte
 	IP   netip.Addr
-	// NIC, if not nil, is the machine's, which others use, too: whoever made it
-	// breathes it. Port is then not used.
+	// NIC, if not nil, is the machine's NIC, which other programs use, too. The NIC's maker breathes it. Port
+	// is then not used.
 	NIC *rnic.NIC
 	// Pool is where the NIC takes frames from; nil: a pool of its own.
 	Pool *packet.Pool
 }
 
-// Rack is the machines of a store. All of them reach each other by MAC
-// address: nothing is resolved.
+// Rack is the machines of a store. All of them reach each other by MAC address; no address resolution is
+// needed.
 type Rack struct {
 	Compute  []Machine // at least one
 	Memory   []Machine // at least one
 	Metadata Machine
 }
 
-// Config describes a store and its workload. The zero value of a field takes
-// the default that is given with it.
+// Config describes a store and its workload. A field that is zero takes the default that its comment gives.
 type Config struct {
-	// Keys are the keys by popularity; nil = 1..1024.
+	// Keys are the keys, the most popular first; nil = 1..1024.
 	Keys []uint64
 	// Slab is the size of an entry, with header and key; 0 = 128.
 	Slab int
 	// Entries is how many entries of that size a memory node holds; 0 = 2^20.
 	Entries int
-	// Classes are the classes of entries of a memory node, if it shall have
-	// more than one; Entries does not matter then, and Slab must be one of them.
+	// Classes are the classes of entries of a memory node, if it has more than one. Then Entries is not used,
+	// and Slab must be the slab of one of them.
 	Classes []Class
 	// Sessions is how many client threads a compute node has; 0 = 8.
 	Sessions int
-	// QPs is how many queue pairs they share towards a memory node; 0 = one
-	// each. Clover's default is 8, SwordBox's 32.
+	// QPs is how many queue pairs the sessions share towards each memory node; 0 = one for each session.
+	// Clover's default is 8, SwordBox's 32.
 	QPs int
-	// EagerShortcuts reads a key's shortcut beside the first entry of a read,
-	// as Clover's own client does: two READs for a read without conflict. The
-	// default waits until the entry turns out to be stale.
+	// EagerShortcuts reads a key's shortcut beside the first entry of a read, as Clover's own client does: a
+	// read without conflict then takes two READs. The default reads the shortcut only when the entry turns
+	// out to be stale.
 	EagerShortcuts bool
-	// Search is how clients find tails; SearchLibrary has EagerShortcuts in it.
+	// Search is how clients find tails. SearchLibrary includes EagerShortcuts.
 	Search Search
-	// Direct says that nothing in the network leads CASes: a write that follows
-	// shortcuts need not look for successors of its own entry.
+	// Direct says that nothing in the network leads CASes: a write that follows shortcuts need not look for
+	// successors of its own entry.
 	Direct bool
-	// Nap is how long a background thread of SearchLibrary sleeps that has found nothing to
-	// do; 0 = DefaultNap.
+	// Nap is how long a background thread of SearchLibrary sleeps when it has found nothing to do; 0 =
+	// DefaultNap.
 	Nap time.Duration
-	// Work is the library's own, in virtual time; live it takes what it takes.
+	// Work is the time that the library's own work takes in a model. Live runs leave it 0: the work takes its
+	// real time.
 	Work Work
-	// Warm lets every client begin with the first entry and the shortcut of
-	// every key in its cache, as if it had read them all before.
+	// Warm gives every client the first entry and the shortcut of every key in its cache, as if it had read
+	// all keys before.
 	Warm bool
-	// Mix and Theta are the workload's; see ycsb.Config. Their zero
-	// values mean only reads, all keys alike.
+	// Mix and Theta describe the workload; see ycsb.Config. Their zero values mean reads only, and all keys
+	// alike.
 	Mix   ycsb.Mix
 	Theta float64
 	Seed  uint64
-	// Profile is whose NICs these are.
+	// Profile is the profile of all NICs.
 	Profile rnic.Profile
 	// LinkMTU is the Ethernet MTU; 0 = 1500.
 	LinkMTU int
-	// Conn is how connections are made; the zero value is rnic.DefaultConn
-	// with Clover's first PSN, 3185. Addresses, QPNs and PSNs are filled in.
+	// Conn is how connections are made; the zero value is rnic.DefaultConn with Clover's first PSN, 3185.
+	// Addresses, QPNs and PSNs are filled in.
 	Conn rnic.Conn
-	// CM has the connections made and ended by the machines' connection managers, over the wire,
-	// which choose the first PSNs.
+	// CM: the machines' connection managers make and end the connections over the wire. They choose the first
+	// PSNs.
 	CM bool
 	// Metadata is the metadata server's setting.
 	Metadata MetadataConfig
@@ -107,10 +107,9 @@ type Connection struct {
 
 // Cluster is a store with its clients: endpoints on the machines of a Rack.
 //
-// Someone must breathe it: Run does, live, with a goroutine per machine; or
-// hand Workers to host.Spin or host.Sim. Start, Stop, Begin, End and Live may
-// be called from any goroutine meanwhile, the rest only from the one that
-// breathes, or at rest.
+// A program must breathe it: Run does this, live, with a goroutine for each machine; or hand Workers to
+// host.Spin or host.Sim. Start, Stop, Begin, End and Live may be called from any goroutine meanwhile. All
+// other functions may be called only from the goroutine that breathes, or at rest.
 //
 //	c, err := clover.New(cfg, rack)
 //	go c.Run(ctx, clk)
@@ -132,8 +131,8 @@ type Cluster struct {
 	addrs   []netip.Addr // of the memory nodes
 	cms     managed
 	ledger  ledger
-	afar    bool   // machines are of other processes
-	store   uint64 // the memory node's number, of a store whose machines are
+	afar    bool   // some machines are in other processes
+	store   uint64 // of a store in several processes: the memory node's number
 	run     atomic.Pointer[run]
 	win     atomic.Pointer[window]
 }
@@ -144,7 +143,7 @@ type node struct {
 	ld  *loader
 }
 
-// side is one end of a connection to be.
+// side is one end of a connection that is to be made.
 type side struct {
 	m   *Machine
 	nic *rnic.NIC
@@ -152,7 +151,7 @@ type side struct {
 	cq  *rnic.CQ
 }
 
-// New builds a store on the rack's machines and loads its keys.
+// New builds a store on the rack's machines and writes the first entries of its keys.
 func New(c Config, r Rack) (*Cluster, error) {
 	if err := c.defaults(r); err != nil {
 		return nil, err
@@ -307,15 +306,15 @@ func (c *Config) defaults(r Rack) error {
 	return nil
 }
 
-// connect makes a connected pair of queue pairs and returns that of a, which
-// has at most depth requests under way.
+// connect makes a connected pair of queue pairs and returns the queue pair of a, which has at most depth
+// requests under way.
 func (cl *Cluster) connect(a, b side, memory bool, depth int) (*rnic.QP, error) {
 	qa, _, err := cl.pair(a, b, memory, depth)
 	return qa, err
 }
 
-// replyDepth is how many replies a connection of the metadata server holds:
-// the last one may still be unacknowledged when the next request is there.
+// replyDepth is how many replies a connection of the metadata server holds. The last reply may still be
+// unacknowledged when the next request arrives.
 const replyDepth = 4
 
 func (cl *Cluster) pair(a, b side, memory bool, depth int) (qa, qb *rnic.QP, err error) {
@@ -386,8 +385,7 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 		}
 		return cl.meta.accept(sqp)
 	}
-	// Queue pairs are numbered in the order in which they are made: those of
-	// the sessions first.
+	// Queue pairs are numbered in the order in which they are made: those of the sessions come first.
 	shared := make([][]*rnic.QP, min(cfg.QPs, cfg.Sessions))
 	// A session has an entry, its header and a shortcut under way at most.
 	depth := 3 * ((cfg.Sessions + len(shared) - 1) / len(shared))
@@ -479,7 +477,7 @@ func (m *Metadata) accept(q *rnic.QP) error {
 	return nil
 }
 
-// release gives back the place of a queue pair that has ended.
+// release frees the place of a queue pair that has ended.
 func (m *Metadata) release(q *rnic.QP) {
 	for i, c := range m.conns {
 		if c != nil && c.qp == q {
@@ -488,7 +486,7 @@ func (m *Metadata) release(q *rnic.QP) {
 	}
 }
 
-// load puts a first entry of every key into the memory nodes.
+// load writes a first entry of every key into the memory nodes.
 func (cl *Cluster) load() error {
 	m := cl.meta
 	for _, key := range cl.cfg.Keys {
@@ -507,7 +505,7 @@ func (cl *Cluster) load() error {
 	return nil
 }
 
-// firstOf makes a key with its first entry, of a class that has room.
+// firstOf makes a key with its first entry, in the memory of a node that has room for it.
 func (m *Metadata) firstOf(slab int, key uint64) (Pointer, uint32, error) {
 	if m.keys[key] != nil {
 		return 0, 0, fmt.Errorf("clover: key %#x is given twice", key)
@@ -525,8 +523,8 @@ func (m *Metadata) firstOf(slab int, key uint64) (Pointer, uint32, error) {
 	return p, m.create(key, p).slot, nil
 }
 
-// Workers are the machines: memory nodes (but for those with a NIC of others),
-// metadata server, compute nodes.
+// Workers returns the machines: the memory nodes (without those whose NIC other programs use), the metadata
+// server, the compute nodes.
 func (cl *Cluster) Workers() []host.Worker {
 	w := make([]host.Worker, len(cl.nodes))
 	for i, n := range cl.nodes {
@@ -535,8 +533,7 @@ func (cl *Cluster) Workers() []host.Worker {
 	return w
 }
 
-// Connections are all connected queue pairs, as a connection manager would
-// tell them.
+// Connections returns all connected queue pairs. These are what a connection manager would tell.
 func (cl *Cluster) Connections() []Connection { return cl.conns }
 
 // MemoryAddr is the address of a memory node.
@@ -548,8 +545,7 @@ func (cl *Cluster) MemoryPD(node int) *rnic.PD { return cl.memory[node].pd }
 // Layout is where the entries and shortcuts are.
 func (cl *Cluster) Layout() Layout { return cl.meta.layout }
 
-// Run breathes every machine on a goroutine of its own until ctx is done or
-// one of them fails.
+// Run breathes every machine on a goroutine of its own until ctx is done or one machine fails.
 func (cl *Cluster) Run(ctx context.Context, clk clock.Clock) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -566,27 +562,26 @@ func (cl *Cluster) Run(ctx context.Context, clk clock.Clock) error {
 	return errors.Join(errs...)
 }
 
-// Start makes the sessions work, after an earlier load was stopped.
+// Start makes the sessions work. An earlier load must have stopped.
 func (cl *Cluster) Start(l Load) {
 	cl.run.Store(&run{Load: l, signal: newSignal(len(cl.compute))})
 }
 
-// StopSoon lets no new operation begin.
+// StopSoon stops the load: no new operation begins.
 func (cl *Cluster) StopSoon() {
 	if r := cl.run.Load(); r != nil {
 		r.stop.Store(true)
 	}
 }
 
-// Stopped reports whether the load has ended: after StopSoon or Load.MaxOps,
-// when every operation is through and nothing is under way.
+// Stopped reports whether the load has ended: after StopSoon, Load.MaxOps or Load.Sweep, when every operation
+// has ended and nothing is under way.
 func (cl *Cluster) Stopped() bool {
 	r := cl.run.Load()
 	return r == nil || r.answered()
 }
 
-// Stop is StopSoon, and waits until Stopped. It is for those who do not
-// breathe the cluster themselves.
+// Stop calls StopSoon, and waits until Stopped. The goroutine that breathes the cluster must not call it.
 func (cl *Cluster) Stop(ctx context.Context) error {
 	cl.StopSoon()
 	if r := cl.run.Load(); r != nil {
@@ -595,7 +590,8 @@ func (cl *Cluster) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Wait waits until a load with MaxOps has ended.
+// Wait waits until a load with MaxOps or Sweep has ended. The goroutine that breathes the cluster must not
+// call it.
 func (cl *Cluster) Wait(ctx context.Context) error {
 	if r := cl.run.Load(); r != nil {
 		return r.wait(ctx)
@@ -603,9 +599,8 @@ func (cl *Cluster) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Abandon says that a compute node has died: nobody waits for its sessions any
-// more, and their operations under way count as failed. The goroutine that breathes the cluster
-// calls it, while no measurement is under way.
+// Abandon says that a compute node has died: its sessions are no longer waited for, and their writes under
+// way count as failed. The goroutine that breathes the cluster calls it, while no measurement is under way.
 func (cl *Cluster) Abandon(compute int) {
 	l := cl.compute[compute].ld
 	for i := range l.sessions {
@@ -629,7 +624,7 @@ func (cl *Cluster) Err() error {
 	return nil
 }
 
-// Live is the number of operations since the cluster was made.
+// Live counts the operations since the cluster was made. Ops are those without an error.
 type Live struct{ Ops, FirstTry, Errors uint64 }
 
 // Live may be called at any time from any goroutine.
@@ -649,8 +644,7 @@ type Window struct {
 	w  *window
 }
 
-// Begin starts to measure anew, while the load goes on. An earlier window must
-// have ended.
+// Begin starts a new measurement while the load goes on. An earlier window must have ended.
 func (cl *Cluster) Begin() Window {
 	w := &window{newSignal(len(cl.compute))}
 	cl.win.Store(w)
@@ -660,11 +654,11 @@ func (cl *Cluster) Begin() Window {
 // EndSoon ends the measurement at the nodes' next breath.
 func (w Window) EndSoon() { w.w.stop.Store(true) }
 
-// Ended reports whether every node has ended it.
+// Ended reports whether every node has ended the measurement.
 func (w Window) Ended() bool { return w.w.answered() }
 
-// End ends the measurement, waits for the nodes and adds up what they
-// measured. It is for those who do not breathe the cluster themselves.
+// End ends the measurement, waits for the nodes and adds up their counts. The goroutine that breathes the
+// cluster must not call it.
 func (w Window) End(ctx context.Context) (*Measured, error) {
 	w.EndSoon()
 	if err := w.w.wait(ctx); err != nil {
@@ -676,7 +670,7 @@ func (w Window) End(ctx context.Context) (*Measured, error) {
 // Measured is what the sessions of all compute nodes did in a window.
 type Measured struct {
 	Ops, Writes, Errors uint64
-	// FirstTry operations needed neither a second entry nor a second CAS.
+	// FirstTry operations needed neither a second entry, nor a second CAS, nor the metadata server.
 	FirstTry, FirstTryReads, FirstTryWrites uint64
 	// RoundTrips is how many requests operations waited for, one after another.
 	RoundTrips uint64
@@ -705,8 +699,8 @@ func (w Window) Measured() *Measured {
 	return m
 }
 
-// Integrity walks every chain and compares it with what the writers were
-// told. The cluster must be at rest: stopped, and breathed by nobody.
+// Integrity walks every chain and compares it with the results that the writers got. The cluster must be at
+// rest: stopped, and not breathed.
 func (cl *Cluster) Integrity() Integrity {
 	var journals []*journal
 	for _, n := range cl.compute {

@@ -52,7 +52,7 @@ func TestNoisyWire(t *testing.T) {
 	}
 }
 
-// Virtual time: equal seeds give equal runs, losses and all.
+// In virtual time equal seeds give equal runs, also with losses.
 func TestEqualSeedsGiveEqualRuns(t *testing.T) {
 	run := func(seed uint64) string {
 		x := &noisy{rng: rand.New(rand.NewPCG(seed, 0)), loss: 0.02, dup: 0.02, swap: 0.02}

@@ -13,18 +13,18 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// With Config.CM the queue pairs are connected, and disconnected, by the connection managers
-// of the machines, over the wire: who is to send requests asks for the connection, and tells
-// its number in the rack; who is asked tells where its memory is, if it is a memory node.
+// With Config.CM the connection managers of the machines connect and disconnect the queue pairs over the
+// wire. The machine that will send requests asks for the connection; the private data of its request is the
+// connection's number in the rack. A memory node that is asked answers with the places of its memory.
 
-// asking is how many connections a machine asks for at a time, so that a hundred of them do
-// not overrun the machine that they ask.
+// asking is how many connections a machine asks for at a time, so that a hundred requests do not overrun the
+// machine that they go to.
 const asking = 4
 
 // answerWithin is the connection managers' response timeout: 4.096 us * 2^15 are 0.13 s.
 const answerWithin = 15
 
-// service is the port that is asked for.
+// service is the port number that requests name.
 const service = 7471
 
 // order is a connection to ask for.
@@ -32,8 +32,9 @@ type order struct {
 	number uint32
 	qp     *rnic.QP
 	to     *Machine
-	memory *Memory // nil: the metadata server, or a machine of another process
-	// Of a machine of another process: what it is told, and who is told what it answers.
+	memory *Memory // nil: a metadata server, or a machine of another process
+	// For a machine of another process: the private data of the request, and the function that takes the
+	// answer's.
 	hello []byte
 	told  func(private []byte) error
 }
@@ -43,19 +44,19 @@ type order struct {
 type manager struct {
 	cl     *Cluster
 	agent  *cm.Agent
-	app    host.App            // nil: a memory node's
+	app    host.App            // nil: a memory node has no application
 	orders []order             // to ask for
-	asked  map[*cm.ID]order    // and not established
+	asked  map[*cm.ID]order    // requested, and not established yet
 	mine   []*cm.ID            // established, asked for by this machine
-	wanted map[uint32]*rnic.QP // to be asked for by others, by their numbers
-	memory *Memory             // of this machine, if it is a memory node
+	wanted map[uint32]*rnic.QP // queue pairs that other machines will ask for, by number
+	memory *Memory             // the machine's memory, if it is a memory node
 	params cm.Params
 	ending bool
-	// door, if not nil, makes the queue pairs that machines of other processes ask for; an error: they
-	// are rejected, with that text.
+	// door, if not nil, makes the queue pairs that machines of other processes ask for. If it returns an
+	// error, the request is rejected with the error's text.
 	door func(hello []byte) (qp *rnic.QP, private []byte, err error)
-	gone func(qp *rnic.QP) // of door, one has ended
-	// Of door: requests, and connections that there are.
+	gone func(qp *rnic.QP) // a connection that door let in has ended
+	// Of door: requests, and connections that are open now.
 	accepted, refused uint64
 	open              int
 }
@@ -65,8 +66,8 @@ type managed struct {
 	of     map[*rnic.NIC]*manager
 	number uint32
 	end    atomic.Bool
-	// up are those that are established, down those that have ended, as who asked for them
-	// knows it.
+	// up counts the connections that were established, down those that have ended. The machine that asked for
+	// a connection counts it.
 	up, down atomic.Int64
 	moved    chan struct{} // up or down has changed
 	failure  atomic.Pointer[error]
@@ -84,8 +85,8 @@ func (m *managed) signal() {
 	}
 }
 
-// manage puts a connection manager in front of a machine's application; without Config.CM it is the
-// application.
+// manage puts a connection manager in front of a machine's application and returns the manager. Without
+// Config.CM it returns the application itself.
 func (cl *Cluster) manage(m *Machine, nic *rnic.NIC, mem *Memory, app host.App) (host.App, error) {
 	if !cl.cfg.CM {
 		return app, nil
@@ -110,7 +111,7 @@ func (cl *Cluster) manage(m *Machine, nic *rnic.NIC, mem *Memory, app host.App) 
 	return g, nil
 }
 
-// order has a connection made once the cluster is breathed.
+// order orders a connection. It is made once the cluster is breathed.
 func (cl *Cluster) order(a, b side, qa, qb *rnic.QP) {
 	cl.cms.number++
 	from, to := cl.cms.of[a.nic], cl.cms.of[b.nic]
@@ -153,7 +154,7 @@ func (g *manager) Step(now clock.Time) bool {
 		}
 		g.orders, g.asked[id], did = g.orders[1:], o, true
 	}
-	// Nothing is asked for over a connection that is not there yet, or has ended.
+	// The application may use no connection that is not there yet, or that has ended.
 	if g.app != nil && !g.ending && len(g.orders)+len(g.asked) == 0 {
 		did = g.app.Step(now) || did
 	}
@@ -224,8 +225,8 @@ func (g *manager) event(now clock.Time, e cm.Event) error {
 	return fmt.Errorf("clover: %v: %v, reason %d", e.ID, e.Kind, e.Reason)
 }
 
-// announce appends where a memory node's memory is: address, R_Key and bytes of the entries,
-// and of the shortcuts.
+// announce appends where a memory node's memory is: address, R_Key and bytes of the entries, and of the
+// shortcuts.
 func (m *Memory) announce(b []byte) []byte {
 	if m == nil {
 		return b
@@ -238,7 +239,7 @@ func (m *Memory) announce(b []byte) []byte {
 	return b
 }
 
-// within checks that a memory node has what l says of it, as it announced.
+// within checks that what a memory node announced contains all that l says of the node.
 func (l Layout) within(node uint32, announced []byte) error {
 	const each = 8 + 4 + 8
 	for i := range l {
@@ -254,8 +255,8 @@ func (l Layout) within(node uint32, announced []byte) error {
 	return nil
 }
 
-// Connected waits until all connections are made, while somebody breathes the cluster.
-// Without Config.CM they are from the start.
+// Connected waits until all connections are made, while another goroutine breathes the cluster. Without
+// Config.CM they are made from the start.
 func (cl *Cluster) Connected(ctx context.Context) error {
 	if !cl.cfg.CM {
 		return nil
@@ -263,9 +264,8 @@ func (cl *Cluster) Connected(ctx context.Context) error {
 	return cl.cms.wait(ctx, &cl.cms.up)
 }
 
-// Disconnect ends all connections that the connection managers have made, and waits until both
-// ends know; somebody breathes the cluster, which is stopped, and does nothing
-// afterwards.
+// Disconnect ends all connections that the connection managers have made, and waits until both ends know.
+// Another goroutine breathes the cluster, which must be stopped, and does nothing afterwards.
 func (cl *Cluster) Disconnect(ctx context.Context) error {
 	if !cl.cfg.CM {
 		return nil
@@ -274,7 +274,7 @@ func (cl *Cluster) Disconnect(ctx context.Context) error {
 	return cl.cms.wait(ctx, &cl.cms.down)
 }
 
-// wait waits until so many connections as there are.
+// wait waits until the counter so has reached the number of connections.
 func (m *managed) wait(ctx context.Context, so *atomic.Int64) error {
 	for so.Load() < int64(m.number) {
 		if err := m.failure.Load(); err != nil {

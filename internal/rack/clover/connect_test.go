@@ -7,10 +7,10 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// A memory node has what the metadata server says of it, or its clients say so at once.
+// within finds each difference between a memory node's announcement and the metadata server's layout.
 func TestAnnounced(t *testing.T) {
 	m := &Memory{data: &rnic.MR{VA: 0x1000, RKey: 5, Mem: make([]byte, 4096)}, shortcuts: &rnic.MR{VA: 0x9000, RKey: 6, Mem: make([]byte, 64)}}
-	private := append(m.announce(nil), make([]byte, 156)...) // as it comes: the field has 196 bytes
+	private := append(m.announce(nil), make([]byte, 156)...) // as the field arrives: it has 196 bytes
 	for _, c := range []struct {
 		s    Space
 		says string

@@ -8,8 +8,8 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// TestDoor: a metadata server that only looks at a memory node does not take it; one that comes back with the number of
-// what it saw does, and then there is no other one.
+// TestDoor: a metadata server that asks without a store number does not take the memory node. One that comes
+// back with the node's number takes it, and then no other metadata server is let in.
 func TestDoor(t *testing.T) {
 	pool, err := packet.NewPool(64, 2048, nil)
 	if err != nil {

@@ -86,8 +86,7 @@ func TestIntegrityFindsDamage(t *testing.T) {
 	}
 }
 
-// liar tells a client that its CAS failed although it did not.
-// With hold it keeps the answer back until hold is taken away.
+// liar makes a client's CAS that succeeded look failed. With hold it keeps the answer until hold is false.
 type liar struct {
 	lies int
 	hold bool
@@ -113,9 +112,8 @@ func (l *liar) pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet.Bu
 	emit(b)
 }
 
-// A writer that is told of a failure finds its own entry in the chain and does
-// not link it twice, also when the entry that it asked for, and its own, were
-// recycled meanwhile.
+// A writer whose CAS looks failed finds its own entry in the chain and does not link the entry twice, also
+// when the entry that the CAS went to, and the new entry, were recycled meanwhile.
 func TestFindsOwnEntry(t *testing.T) {
 	x := &liar{}
 	r := newRig(t, Config{Keys: ycsb.Sequential(1, 1), Entries: 512, Sessions: 1}, 1, 1, x)
@@ -154,7 +152,7 @@ func TestFindsOwnEntryRecycled(t *testing.T) {
 		if w := r.op(1, 0, true, 1, nil); w.Err != nil {
 			t.Fatal(w.Err)
 		}
-		r.cl.compute[1].ld.c.bg.gcAt = 0 // reports at once
+		r.cl.compute[1].ld.c.bg.gcAt = 0 // report at once
 	}
 	for _, p := range []Pointer{own, asked} {
 		if e := m.meta(p.LH()); e.version == p.Version() {
@@ -196,7 +194,7 @@ func TestServerKnowsWhatWasLinked(t *testing.T) {
 	}
 }
 
-// Few entries, many writers: every entry is used again and again.
+// With few entries and many writers every entry is used many times.
 func TestRecycling(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -233,7 +231,7 @@ func TestParking(t *testing.T) {
 	}
 }
 
-// Keys that do not exist are created by whoever writes them first.
+// The first client that writes a missing key creates it.
 func TestOpen(t *testing.T) {
 	r := newRig(t, Config{Keys: ycsb.Sequential(1, 2), Entries: 512, Sessions: 1}, 2, 1)
 	r.cl.meta.slots.push(FirstShortcut + 1000)
@@ -278,8 +276,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// Values of all lengths follow each other in one chain, also those that take
-// several packets.
+// Values of all lengths follow each other in one chain, also values that need several packets.
 func TestClasses(t *testing.T) {
 	r := newRig(t, Config{Keys: ycsb.Sequential(1, 3), Classes: []Class{{128, 100}, {1024, 60}, {32 << 10, 20}}, Sessions: 1,
 		Metadata: MetadataConfig{GCBelow: 1}}, 2, 2)
@@ -324,7 +321,7 @@ func TestRelease(t *testing.T) {
 	r.sound(int(m.Writes))
 }
 
-// The metadata server takes any bytes.
+// The metadata server survives any bytes.
 func TestServerTakesAnything(t *testing.T) {
 	r := newRig(t, Config{Keys: ycsb.Sequential(1, 2), Entries: 64, Sessions: 1}, 1, 1)
 	m := r.cl.meta
@@ -374,7 +371,7 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// A connection that fails ends its sessions with an error that says so.
+// A connection that fails ends the operations of its sessions with an error that names the cause.
 func TestBrokenConnection(t *testing.T) {
 	x := &wall{}
 	conn := rnic.DefaultConn()
@@ -394,7 +391,7 @@ func TestBrokenConnection(t *testing.T) {
 	}
 }
 
-// When no more entries can be granted, an operation that waits for one ends with the reason.
+// When no more entries can be granted, an operation that waits for an entry ends with the reason.
 func TestNoMoreGrants(t *testing.T) {
 	r := newRig(t, Config{Keys: ycsb.Sequential(1, 2), Sessions: 1, Entries: 512}, 1, 1)
 	c := r.cl.compute[0].ld.c

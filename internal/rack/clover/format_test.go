@@ -16,8 +16,8 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// The words of a captured CAS (a ConnectX-5 under SwordBox's evaluation): it
-// links handle 0x8f491 at an entry of version 1.
+// The words of a captured CAS (a ConnectX-5 under SwordBox's evaluation). The CAS links handle 0x8f491 behind
+// an entry of version 1.
 func TestPointerWord(t *testing.T) {
 	if w := wire.Linked(1, wire.Ref(0x8f491, 2)); w != 0x8f491<<28|2<<19|1<<11 {
 		t.Errorf("%#x", uint64(w))
@@ -44,7 +44,7 @@ func TestPointerWord(t *testing.T) {
 	})
 }
 
-// recorder notes operation and IPv4 total length of what passes.
+// recorder counts packets by operation and IPv4 total length.
 type recorder struct {
 	seen map[string]int
 	zero int
@@ -65,7 +65,7 @@ func (r *recorder) pass(now clock.Time, up bool, b *packet.Buf, emit func(*packe
 	emit(b)
 }
 
-// What is on the wire has the sizes of the real traces (1000-byte values).
+// Packets have the sizes of those in the real traces (1000-byte values).
 func TestWireSizes(t *testing.T) {
 	m, s := &recorder{seen: map[string]int{}}, &recorder{seen: map[string]int{}}
 	r := newRig(t, Config{Keys: ycsb.Sequential(7, 1), Slab: 1024, Entries: 256, Sessions: 1}, 2, 1, m, s)
@@ -83,7 +83,7 @@ func TestWireSizes(t *testing.T) {
 		for _, c := range x.seen {
 			total += c
 		}
-		// The bridge floods before it has learnt.
+		// The bridge sends frames to all ports before it knows the addresses.
 		if n != total && what != "first reads" {
 			t.Errorf("%s: other packets too: %v", what, x.seen)
 		}
@@ -107,13 +107,13 @@ func TestWireSizes(t *testing.T) {
 	if s.seen["0x04 604"] != 1 {
 		t.Errorf("no GC request: %v", s.seen)
 	}
-	// The other node's cache is stale: CAS fails, header re-read, retry.
+	// The other node's cache is stale: its CAS fails, it reads headers, and tries again.
 	if w := r.op(1, 0, true, 7, value); w.Err != nil || w.FirstTry || w.RoundTrips != 5 {
 		t.Errorf("%+v", w)
 	}
 	r.settle()
 	check("conflict", m, map[string]int{"0x0a 1084": 1, "0x11 48": 2, "0x13 72": 2, "0x12 56": 2, "0x0c 60": 2, "0x10 56": 2, "0x0a 68": 1})
-	// The first node is stale now: entry, then successor and shortcut.
+	// The first node's cache is stale now: it reads the entry, then the successor and the shortcut.
 	if x := r.op(0, 0, false, 7, nil); x.Err != nil || x.FirstTry || x.RoundTrips != 2 || !bytes.Equal(x.Value[:900], value) {
 		t.Errorf("%v %d", x.Err, x.RoundTrips)
 	}
@@ -121,8 +121,8 @@ func TestWireSizes(t *testing.T) {
 	check("stale read", m, map[string]int{"0x0c 60": 3, "0x10 1072": 2, "0x10 56": 1})
 }
 
-// A client that reads shortcuts eagerly costs two READs where nobody
-// interferes, and jumps to the tail with the second one where somebody did.
+// A client that reads shortcuts eagerly makes two READs for a read without conflict. After a conflict it
+// jumps to the tail with the second READ.
 func TestEagerShortcuts(t *testing.T) {
 	m := &recorder{seen: map[string]int{}}
 	r := newRig(t, Config{Keys: ycsb.Sequential(7, 1), Slab: 1024, Entries: 256, Sessions: 1, EagerShortcuts: true}, 2, 1, m)

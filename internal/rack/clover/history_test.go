@@ -15,10 +15,9 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// record runs closed loops of ops operations on every session and records them:
-// a write's number is that of its session and how many it has written, in the
-// first 8 bytes of the value. during is told how many have ended; it may kill
-// compute nodes. A session whose queue pair fails ends, if there are such.
+// record runs closed loops of ops operations on every session and records them. The first 8 bytes of a value
+// are the write's number: the session and how many writes it has done. during gets the number of operations
+// that have ended; it may kill compute nodes. With during, a session whose queue pair fails ends.
 func (r *rig) record(seed uint64, ops int, writes float64, during func(ended int, kill func(node int))) *history.Log[history.Register, uint64] {
 	r.t.Helper()
 	var dead []*mortal
@@ -110,7 +109,7 @@ func (r *rig) record(seed uint64, ops int, writes float64, during func(ended int
 	return log
 }
 
-// mortal is a machine that may die.
+// mortal is a machine that can die.
 type mortal struct {
 	host.Worker
 	dead bool
@@ -130,8 +129,8 @@ func (m *mortal) Deadline() clock.Time {
 	return m.Worker.Deadline()
 }
 
-// Clover is linearizable, with and without steering, and with either search: a read finds the latest write
-// that was acknowledged before it began, or a later one.
+// Clover is linearizable, with and without steering, and with either search: a read returns the latest write
+// that was acknowledged before the read began, or a later write.
 func TestLinearizable(t *testing.T) {
 	for _, c := range []struct {
 		mode            string
@@ -166,7 +165,7 @@ func TestLinearizable(t *testing.T) {
 					cfg := Config{Keys: ycsb.Sequential(1, 3), Sessions: 4, Entries: 1024, Seed: seed,
 						Search: Search(seed % 2), Direct: c.mode == "", Nap: time.Duration(1+seed*5) * time.Microsecond}
 					if recycle {
-						cfg.Entries, cfg.Metadata.GCBelow = 160+240*int(seed%2), 1 // each thread keeps up to 16
+						cfg.Entries, cfg.Metadata.GCBelow = 160+240*int(seed%2), 1 // each thread keeps up to 16 entries
 					}
 					r := newRig(t, cfg, 3, 1, boxes)
 					linearizable(t, seed, r.record(seed, 60, 0.5, nil))
@@ -196,10 +195,10 @@ func linearizable(t *testing.T, seed uint64, log *history.Log[history.Register, 
 	}
 }
 
-// So it is when clients die in the middle of an append, when the middlebox dies,
-// and when both do, with frames lost on both sides. A middlebox that may die leads
-// nobody behind what is not linked. QUILLON_SEEDS says how many worlds of each sort there are. With pair=0 the first of
-// them in which queue pairs that begin with one PSN are paired wrongly, and a write is lost, is 12.
+// Clover is also linearizable when clients die in the middle of an append, when the middlebox dies, and when
+// both die, with frames lost on both sides. A middlebox that may die leads no CAS to an entry that is not
+// linked. QUILLON_SEEDS is the number of runs of each sort. With pair=0, run 12 is the first in which queue
+// pairs that begin with one PSN are paired wrongly and a write is lost.
 func TestLinearizableDespiteDeaths(t *testing.T) {
 	seeds, err := strconv.ParseUint(os.Getenv("QUILLON_SEEDS"), 10, 32)
 	if err != nil {
@@ -216,8 +215,8 @@ func TestLinearizableDespiteDeaths(t *testing.T) {
 				search := Search(seed % 2)
 				seed /= 2
 				m := &middlebox{t: t, mode: "read-write", careful: c.box}
-				// A READ that was led elsewhere, by a middlebox that is gone, is
-				// not taken for the same when it comes again.
+				// A READ that a middlebox led to another entry, and that comes again after the middlebox has
+				// gone, is not taken for the same READ.
 				conn := rnic.DefaultConn()
 				conn.Timeout, conn.RetryCnt, conn.SQPSN = 12, 6, FirstPSN
 				cfg := Config{Keys: ycsb.Sequential(1, 3), Sessions: 4, Entries: 4096, Seed: seed, Conn: conn, Search: search, Nap: 20 * time.Microsecond}

@@ -2,8 +2,8 @@ package clover
 
 import wire "github.com/quillon/quillon/nf/hdr/clover"
 
-// tag is the first 8 bytes of a workload's value: which session wrote it, and
-// the how-manieth write of that session it is. Bulk-loaded values have 0.
+// tag is the first 8 bytes of a workload's value: the number of the session that wrote it, and which of the
+// session's writes it is, counted from 1. Values of the bulk load have 0.
 type tag uint64
 
 const seqBits = 40
@@ -12,8 +12,8 @@ func tagOf(session uint32, seq uint64) tag { return tag(session)<<seqBits | tag(
 func (t tag) session() uint32              { return uint32(t >> seqBits) }
 func (t tag) seq() uint64                  { return uint64(t) & (1<<seqBits - 1) }
 
-// journal is what one session wrote: the key of every write, by sequence
-// number from 1. Failed writes are listed beside it.
+// journal is the list of one session's writes: the key of every write, by sequence number from 1, and the set
+// of writes that failed.
 type journal struct {
 	keys   []uint64
 	failed map[uint64]bool
@@ -31,8 +31,8 @@ func (j *journal) fail(seq uint64) {
 	j.failed[seq] = true
 }
 
-// ledger is the metadata server's log of what it retired, in chain order per
-// key: what the chains in memory no longer show.
+// ledger is the metadata server's log of the entries that it retired, in chain order for each key. The chains
+// in memory no longer show them.
 type ledger struct{ entries []ledgerEntry }
 
 type ledgerEntry struct {
@@ -44,34 +44,32 @@ func (l *ledger) superseded(key, t uint64) {
 	l.entries = append(l.entries, ledgerEntry{key, tag(t)})
 }
 
-// Integrity is the verdict on a store at rest: every chain was walked in the
-// memory nodes' memory, from the head that the metadata server knows.
+// Integrity is the verdict on a store at rest. Every chain was walked in the memory nodes' memory, from the
+// head that the metadata server knows.
 type Integrity struct {
 	Keys uint64 `json:"keys"`
-	// AckedWrites were reported as done to their writers.
+	// AckedWrites are the writes that ended without an error for their writers.
 	AckedWrites uint64 `json:"acked_writes"`
-	// Lost are those of them that are neither in their key's chain nor were
-	// retired from it.
+	// Lost are those of them that are neither in their key's chain nor in the metadata server's log.
 	Lost uint64 `json:"lost"`
-	// BrokenLinks are chains that do not end: at an entry that does not exist,
-	// of another version or another key, at one that was there before, or at
-	// one that no writer made.
+	// BrokenLinks counts chains that do not end properly: they lead to an entry that does not exist, that has
+	// another version or another key, that was there before, or that no writer made. Entries of the metadata
+	// server's log count, too, if they were there before or no writer made them.
 	BrokenLinks uint64 `json:"broken_links"`
-	// Reordered counts acknowledged writes that stand before an earlier one of
-	// the same client to the same key. Nothing is lost by it.
+	// Reordered counts acknowledged writes that stand before an earlier write of the same client to the same
+	// key. Nothing is lost by this.
 	Reordered uint64 `json:"reordered"`
-	// InChain and Superseded entries were found in memory, and in the metadata
-	// server's log.
+	// InChain entries were found in memory, Superseded ones in the metadata server's log.
 	InChain    uint64 `json:"in_chain"`
 	Superseded uint64 `json:"superseded"`
-	// BrokenWalks are the metadata server's own.
+	// BrokenWalks is MetadataStats.Broken.
 	BrokenWalks uint64 `json:"broken_walks"`
 }
 
 // OK reports whether nothing was lost or broken.
 func (i *Integrity) OK() bool { return i.Lost == 0 && i.BrokenLinks == 0 && i.BrokenWalks == 0 }
 
-// auditor walks chains and ticks off what it finds.
+// auditor walks chains and marks what it finds.
 type auditor struct {
 	journals []*journal // by session number - 1
 	found    [][]uint64 // bit sets by session and sequence
@@ -92,7 +90,7 @@ func newAuditor(journals []*journal) *auditor {
 	return a
 }
 
-// tick notes one entry of key's chain; false when it cannot be one.
+// tick marks one entry of key's chain as found. It returns false if the entry cannot be in that chain.
 func (a *auditor) tick(key uint64, t tag) bool {
 	if t == 0 {
 		return true
@@ -119,7 +117,7 @@ func (a *auditor) tick(key uint64, t tag) bool {
 	return true
 }
 
-// audit compares what the sessions were told with what the memory holds.
+// audit compares the results that the sessions got with what the memory holds.
 func audit(m *Metadata, memory []*Memory, journals []*journal) Integrity {
 	a := newAuditor(journals)
 	if m.ledger != nil {

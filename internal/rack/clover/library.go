@@ -9,27 +9,26 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Search is how clients find the tails of chains, and what they do beside.
+// Search is how clients find the tails of chains, and how they do their background work.
 type Search uint8
 
 const (
-	// SearchHeaders is the better one: a read jumps to a fresh shortcut once, a write
-	// that lost a race follows headers from where it stands. Shortcuts are written, and
-	// garbage is reported, as soon as possible and with the latest entry of each key.
+	// SearchHeaders is the better one. A read jumps to a fresh shortcut once. A write that lost a race
+	// follows headers from its place. Shortcuts are written, and garbage is reported, as soon as possible and
+	// with the latest entry of each key.
 	SearchHeaders Search = iota
-	// SearchLibrary is that of Clover's own library (github.com/WukLab/pDPM):
+	// SearchLibrary is the search of Clover's own library (github.com/WukLab/pDPM):
 	//
-	//	- Every search begins with its entry and the key's shortcut side by side, and
-	//	  goes on from the shortcut when the entry is no tail, even if the
-	//	  shortcut is older. A write does so again after each CAS that failed.
-	//	- Who moved while reading puts the tail that was found into the cache of all
-	//	  threads, even if the cache knows a later one by then.
-	//	- A write's first CAS goes to the tail that was cached before its WRITE.
-	//	- Each thread asks for 16 entries at a time, and waits for them.
-	//	- Four threads of a process update shortcuts and report garbage, each for a
-	//	  quarter of the keys: 16 records a round, of which the oldest of each key is
-	//	  written to its shortcut, then reported, then the next round. A thread without
-	//	  work sleeps; see Config.Nap.
+	//   - Every search begins with its entry and the key's shortcut side by side. When the entry is no tail,
+	//     it goes on from the shortcut, even if the shortcut is older. A write does so again after each CAS
+	//     that failed.
+	//   - A read that moved along the chain puts the tail that it found into the cache of all threads, even
+	//     if the cache knows a later one by then.
+	//   - A write's first CAS goes to the tail that was cached before its WRITE.
+	//   - Each thread asks for 16 entries at a time, and waits for them.
+	//   - Four threads of a process update shortcuts and report garbage, each for a quarter of the keys. A
+	//     round is 16 records: the thread writes the oldest record of each key to the key's shortcut, then
+	//     reports all records, then begins the next round. A thread without work sleeps; see Config.Nap.
 	SearchLibrary
 )
 
@@ -37,7 +36,7 @@ var searches = []string{"headers", "library"}
 
 func (s Search) String() string { return searches[s] }
 
-// SearchNamed is the search of that name.
+// SearchNamed returns the search with that name.
 func SearchNamed(name string) (Search, error) {
 	for i, n := range searches {
 		if n == name {
@@ -47,36 +46,36 @@ func SearchNamed(name string) (Search, error) {
 	return 0, fmt.Errorf("search is headers or library, not %q", name)
 }
 
-// DefaultNap is how long a thread of Clover's library sleeps that has found nothing to do:
-// it asks for 10 us, and Linux' timer slack adds 50 (prctl(2), PR_SET_TIMERSLACK).
+// DefaultNap is how long a thread of Clover's library sleeps when it has found nothing to do: it asks for 10
+// us, and the timer slack of Linux adds 50 us (prctl(2), PR_SET_TIMERSLACK).
 const DefaultNap = 60 * time.Microsecond
 
 const (
-	// libraryPlainAfter is plainAfter in SearchLibrary: Clover's own readers always read
-	// whole entries. It is a net against middleboxes, not a part of the search.
+	// libraryPlainAfter is plainAfter in SearchLibrary, whose readers in Clover always read whole entries. It
+	// only guards against middleboxes and is no part of the search.
 	libraryPlainAfter = 1024
 	// collectors is how many background threads a process of Clover's library has.
 	collectors = 4
 )
 
-// gcRecord is a write that others may have to know.
+// gcRecord is a write that the background must tell others.
 type gcRecord struct {
 	k        *keyState
 	old, own Pointer
 }
 
-// Work is what the library does by itself, and the program that uses it.
+// Work is how long the library, and the program that uses it, work by themselves.
 type Work struct {
-	// Read and Write are done before the operation's first request: finding the key, copying,
-	// allocating, keeping lists.
+	// Read and Write are spent before the operation's first request: to find the key, copy, allocate, keep
+	// lists.
 	Read, Write time.Duration
-	// Round is done when what a round trip brought is there, before the operation goes on.
+	// Round is spent after each round trip, before the operation goes on.
 	Round time.Duration
-	// Between is what the program does between two operations. It is no part of a latency.
+	// Between is what the program spends between two operations. It is no part of a latency.
 	Between time.Duration
 }
 
-// think has the session work for d before it goes on from where it is.
+// think makes the session work for d before it goes on with its step.
 func (s *Session) think(d time.Duration) {
 	s.then, s.step, s.ready = s.step, stepThink, s.c.now.Add(d)
 	h := append(s.c.thinking, s)
@@ -88,7 +87,7 @@ func (s *Session) think(d time.Duration) {
 	s.c.thinking = h
 }
 
-// thought has those go on who have thought.
+// thought lets the sessions go on whose work has ended.
 func (c *Client) thought() bool {
 	did := false
 	for len(c.thinking) > 0 && c.thinking[0].ready <= c.now {
@@ -136,7 +135,7 @@ type collector struct {
 	memory []*rnic.QP // by memory node
 	work   queue[gcRecord]
 	state  collectorState
-	idle   clock.Time // since when it naps; it looks for work at whole naps from then
+	idle   clock.Time // when its nap began; it looks for work after each whole nap from then on
 	wakeAt clock.Time
 	busy   int // shortcuts under way
 	words  [GCMax][8]byte
@@ -144,7 +143,7 @@ type collector struct {
 	sgl    [1][]byte
 }
 
-// note gives a collector a record of a write.
+// note gives a collector the record of a write.
 func (g *collector) note(now clock.Time, nap time.Duration, r gcRecord) {
 	if g.state == collectorIdle && g.work.n == 0 {
 		g.wakeAt = g.idle.Add((now.Sub(g.idle)/nap + 1) * nap)
@@ -189,7 +188,8 @@ func (g *collector) step(c *Client, i int) bool {
 	return true
 }
 
-// round writes the shortcuts of the next records, the first of each key, and fills in the report.
+// round takes the next records. It writes the shortcut of each key from the key's first record, and fills in
+// the report.
 func (g *collector) round(c *Client, thread int) {
 	m := g.req[:]
 	clear(m[msgContent:])
@@ -248,7 +248,7 @@ func (s *Session) chase(p Pointer) {
 	s.settle()
 }
 
-// chased goes on from the shortcut, wherever it leads.
+// chased goes on from the shortcut, wherever the shortcut leads.
 func (s *Session) chased() {
 	h, sc := pointerAt(s.word[:], 0), pointerAt(s.shortcut[:], 0)
 	switch {
@@ -268,8 +268,8 @@ func (s *Session) chased() {
 	}
 }
 
-// behind links the new entry behind the tail that was found. If a shortcut led there, the new
-// entry must not have a successor: see Client.
+// behind links the new entry behind the tail that was found. If a shortcut led there, the new entry must not
+// have a successor: see Client.
 func (s *Session) behind() {
 	if !s.leapt || s.c.direct {
 		s.link(s.cur)
@@ -283,7 +283,7 @@ func (s *Session) behind() {
 	s.settle()
 }
 
-// itself looks at the new entry's own header.
+// itself looks at the header of the new entry.
 func (s *Session) itself() {
 	if pointerAt(s.word[:], 0).Next() == 0 {
 		s.link(s.cur)
@@ -293,7 +293,7 @@ func (s *Session) itself() {
 	s.find(s.anchor)
 }
 
-// ask asks for entries, and waits for them.
+// ask asks the metadata server for entries.
 func (s *Session) ask() {
 	r := s.rpc.req[:MsgLen]
 	clear(r[msgContent:])
@@ -310,7 +310,8 @@ func (s *Session) ask() {
 	s.c.asking = append(s.c.asking, s)
 }
 
-// asked takes the entries that were granted. When there were none, the process asks for all its threads.
+// asked takes the entries that were granted. If there were none, the session waits for those that the
+// background asks for.
 func (s *Session) asked() {
 	m := s.rpc.reply
 	n := min(u32(m, grantCount), GrantMax)

@@ -8,8 +8,8 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
-// stale is a rack on which one node knows the first entry of a key alone, behind which another has
-// appended three, and no shortcut was written yet.
+// stale is a rack on which one node knows only the first entry of a key. Another node has appended three
+// entries, and no shortcut was written yet.
 func stale(t *testing.T, search Search, direct bool) *rig {
 	t.Helper()
 	r := newRig(t, Config{Keys: ycsb.Sequential(1, 1), Entries: 512, Sessions: 1, Search: search, Direct: direct, Nap: time.Hour}, 2, 1)
@@ -26,8 +26,9 @@ func stale(t *testing.T, search Search, direct bool) *rig {
 	return r
 }
 
-// A search goes on from the shortcut, even if it names the entry where it began; a write does so after each CAS that
-// failed, and looks at its own entry unless nothing in the network leads CASes.
+// A search goes on from the shortcut, even if the shortcut names the entry where the search began. A write
+// does so after each CAS that failed, and reads the header of its own entry unless nothing in the network
+// leads CASes.
 func TestLibrarySearch(t *testing.T) {
 	for _, c := range []struct {
 		search      Search
@@ -36,7 +37,8 @@ func TestLibrarySearch(t *testing.T) {
 	}{
 		// A write: WRITE, CAS, headers of T and of three behind it, CAS.
 		{SearchHeaders, false, 0, 7},
-		// The entry and the shortcut, the entry again, three more. Entries; WRITE, CAS, the header and the shortcut, the header again, three more, CAS.
+		// Read: the entry with the shortcut, the entry again, three more entries. Write: WRITE, CAS, the
+		// header with the shortcut, the header again, three more headers, CAS.
 		{SearchLibrary, true, 5, 9},
 		{SearchLibrary, false, 5, 10},
 	} {
@@ -57,7 +59,8 @@ func TestLibrarySearch(t *testing.T) {
 	}
 }
 
-// A thread that sleeps finds what was written meanwhile, and writes the oldest of each key to its shortcut.
+// A thread that sleeps finds the records of the writes meanwhile, and writes the oldest entry of each key to
+// its shortcut.
 func TestLibraryNaps(t *testing.T) {
 	const nap = 200 * time.Microsecond
 	r := newRig(t, Config{Keys: ycsb.Sequential(1, 1), Entries: 512, Sessions: 1, Search: SearchLibrary, Nap: nap}, 1, 1)
@@ -114,15 +117,15 @@ func b2i(b bool) int {
 	return 0
 }
 
-// The library's own work is a part of an operation's latency: what is done before the first request, and what is done after each
-// round trip. What the program does between two operations is not.
+// The library's own work before the first request, and after each round trip, is a part of an operation's
+// latency. The program's work between two operations is not.
 func TestLibraryWork(t *testing.T) {
-	const d = time.Second // more than all else takes
+	const d = time.Second // more than everything else takes
 	for _, c := range []struct {
 		name        string
 		work        Work
-		read, write int // how often d is in the latency of a read, and of a write
-		took        int // and in how long both take, one after the other
+		read, write int // how many times d is in the latency of a read, and of a write
+		took        int // how many times d is in the time of both, one after the other
 	}{
 		{"before", Work{Read: d, Write: 2 * d}, 1, 2, 3},
 		{"round trips", Work{Round: d}, 1, 2, 3},

@@ -12,26 +12,24 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// Load is what the sessions do from Start until Stop.
+// Load is what the sessions do between Start and Stop.
 type Load struct {
-	// Mix replaces the configured workload's; nil keeps it.
+	// Mix replaces the mix of the configured workload; nil keeps it.
 	Mix *ycsb.Mix
-	// MaxOps ends each session after so many operations; 0 = no limit.
+	// MaxOps is how many operations each session does before it ends; 0 = no limit.
 	MaxOps int
-	// Sweep writes every key once, each by one session, instead of the
-	// workload: what a middlebox sees when a store is filled. The load ends
-	// then; Mix and MaxOps do not matter.
+	// Sweep writes every key once, each by one session, instead of the workload. This is what a middlebox
+	// sees while a store is filled. The load ends then; Mix and MaxOps are not used.
 	Sweep bool
-	// Log, if not nil, records what the sessions were told. A value's number is in
-	// its first 8 bytes, and what follows is made of it; that of a key's first value is 0.
+	// Log, if not nil, records the results that the sessions got. A value's number is in its first 8 bytes,
+	// and the bytes behind are computed from it. The number of a key's first value is 0.
 	Log *history.Log[history.Register, uint64]
 }
 
-// signal is raised by one goroutine and answered by all compute nodes: the
-// words that their goroutines share.
+// signal is raised by one goroutine and answered by all compute nodes. It is all that their goroutines share.
 type signal struct {
 	stop  atomic.Bool
-	nodes atomic.Int64 // that have not answered
+	nodes atomic.Int64 // nodes that have not answered
 	done  chan struct{}
 }
 
@@ -67,8 +65,7 @@ type run struct {
 // window is a measurement under way.
 type window struct{ *signal }
 
-// tally is what a node counts; it belongs to the node until it has answered
-// the end of the window.
+// tally is what a node counts. It belongs to the node until the node has answered the end of the window.
 type tally struct {
 	ops, writes, firstTry, firstReads, firstWrites uint64
 	errors, roundTrips                             uint64
@@ -93,19 +90,19 @@ func (t *tally) reset(now clock.Time) {
 	*t = tally{read: r, write: w, from: now}
 }
 
-// loader is a compute node's workload: closed loops, one per session. It
-// implements host.App in front of the client library.
+// loader is a compute node's workload: one closed loop for each session. It implements host.App in front of
+// the client library.
 type loader struct {
 	c        *Client
 	cl       *Cluster
 	sessions []loadSession
-	run      *run // nil: none was seen yet
+	run      *run // nil: none yet
 	running  bool
 	win      *window
 	counting bool
 	tally    tally
 	value    []byte
-	// Totals since the start, for other goroutines: stored once a step.
+	// Totals since the start, for other goroutines: stored once a Step.
 	live                        [3]atomic.Uint64
 	liveOps, liveFirst, liveErr uint64
 	stored                      uint64
@@ -121,7 +118,7 @@ type loadSession struct {
 	left    int
 	dead    bool
 	op      ycsb.Op // the latest
-	open    bool    // and it is under way
+	open    bool    // it is under way
 	id      int     // its number in the log
 }
 
@@ -132,8 +129,8 @@ func (l *loader) Step(now clock.Time) bool {
 		if ready, err := l.c.Ready(); ready || err != nil {
 			l.run, l.running = r, true
 			l.enter(now)
-			// The first operations ask at once for the space that they lack: nothing
-			// else may happen that would lead to another Step.
+			// The first operations need space, and only a Step asks for it. Nothing else may happen that
+			// leads to another Step, so there is one here.
 			l.c.Step(now)
 			did = true
 		}
@@ -180,8 +177,8 @@ func (l *loader) enter(now clock.Time) {
 	}
 }
 
-// leave ends the run when it was stopped, or every session is through, and
-// nothing is under way any more.
+// leave ends the run when it was stopped or every session has done its operations, and nothing is under way
+// any more. It also ends the run when the client has stopped with an error.
 func (l *loader) leave() {
 	if _, err := l.c.Ready(); err != nil {
 		l.fail(err)
@@ -246,7 +243,7 @@ func (l *loader) next(s *loadSession, now clock.Time) {
 	}
 }
 
-// sessions is how many there are on all nodes.
+// sessions is the number of sessions on all nodes.
 func (cl *Cluster) sessions() int { return len(cl.compute) * cl.cfg.Sessions }
 
 // swept is how many keys a session writes in a sweep.
@@ -260,7 +257,7 @@ func (l *loader) done(r *Result) {
 	s := &l.sessions[r.Session]
 	s.open = false
 	if r.Err != nil {
-		// A session whose queue pair failed would fail for ever.
+		// A session whose queue pair failed would fail again and again.
 		if r.Write {
 			s.journal.fail(s.seq)
 		}
@@ -290,17 +287,17 @@ func (l *loader) done(r *Result) {
 	l.next(s, r.End)
 }
 
-// mixture is logged for what was read that is no value: nobody writes it.
+// mixture is logged for a read that got no whole value. No writer writes it.
 const mixture = ^uint64(0)
 
-// fill makes the words of a value behind its number of that, with ones in all their parts.
+// fill computes the words of a value behind its number from the number. All bits of a word depend on it.
 func fill(value []byte) {
 	for at := 8; at+8 <= len(value); at += 8 {
 		put64(value, at, u64(value, 0)*golden)
 	}
 }
 
-// filled reports whether a value is as fill leaves it.
+// filled reports whether the words of a value are as fill makes them.
 func filled(value []byte) bool {
 	for at := 8; at+8 <= len(value); at += 8 {
 		if u64(value, at) != u64(value, 0)*golden {
@@ -310,7 +307,7 @@ func filled(value []byte) bool {
 	return true
 }
 
-const golden = 0x9E3779B97F4A7C15 // 2^64 by the golden ratio
+const golden = 0x9E3779B97F4A7C15 // 2^64 divided by the golden ratio
 
 func (l *loader) count(r *Result) {
 	t := &l.tally

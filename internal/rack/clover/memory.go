@@ -7,7 +7,7 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Class is a number of entries of one slab size.
+// Class is a number of entries that all have one slab size.
 type Class struct {
 	Slab    int
 	Entries int
@@ -22,11 +22,10 @@ type MemoryConfig struct {
 	Slots     int
 }
 
-// FirstShortcut is the lowest shortcut slot in use (Clover's ids start there).
+// FirstShortcut is the lowest shortcut slot in use (the ids in Clover start there).
 const FirstShortcut = 128
 
-// Memory is a memory node: regions that a NIC serves, and no code on the data
-// path.
+// Memory is a memory node: it has regions that a NIC serves, and no code on the data path.
 type Memory struct {
 	nic       *rnic.NIC
 	pd        *rnic.PD
@@ -36,8 +35,7 @@ type Memory struct {
 	layout    Layout
 }
 
-// Addresses of the regions: those of the real traces' magnitude, apart from
-// each other by node.
+// Addresses of the regions. They have the magnitude of addresses in real captures. Each node has its own.
 const (
 	dataBase     = 0x7F0000000000
 	shortcutBase = 0x560000000000
@@ -83,7 +81,7 @@ func NewMemory(nic *rnic.NIC, c MemoryConfig) (*Memory, error) {
 // Layout is where the node's entries and shortcuts are.
 func (m *Memory) Layout() Layout { return m.layout }
 
-// at is the memory at an address of s, n bytes.
+// at is the n bytes of memory at address va of s.
 func (m *Memory) at(s *Space, va uint64, n int) []byte {
 	r := m.data
 	if s.Kind == KindShortcut {
@@ -93,7 +91,7 @@ func (m *Memory) at(s *Space, va uint64, n int) []byte {
 	return r.Mem[off : off+uint64(n)]
 }
 
-// entry is the memory of an entry; nil when it is not on this node.
+// entry is the memory of an entry; nil if the entry is not on this node.
 func (m *Memory) entry(lh uint32) []byte {
 	s, va := m.layout.Entry(lh)
 	if s == nil {

@@ -27,8 +27,8 @@ const (
 	EntryQuery uint32 = 2
 )
 
-// Values of end_crc: what a client puts into its reply buffer before it asks,
-// and what a finished reply ends with.
+// Values of end_crc: crcPending is what a client puts into its reply buffer before it asks, crcDone ends a
+// finished reply.
 const (
 	crcPending uint64 = 0x8BADF00D
 	crcDone    uint64 = 0xCAFEBABE
@@ -48,7 +48,7 @@ const (
 	msgCRC     = 184
 )
 
-// Offsets in the content of MsgEntry and its reply.
+// Offsets in the content of MsgEntry and of its reply.
 const (
 	entType     = 32
 	entKey      = 40
@@ -67,7 +67,7 @@ const (
 	GrantMax = 16
 )
 
-// Offsets in a GC request (a large message) and its record.
+// Offsets in a GC request (a large message) and in its records.
 const (
 	gcEntries  = 32
 	gcEntryLen = 32
@@ -81,7 +81,7 @@ const (
 	GCMax = 16
 )
 
-// Offsets in an init reply: one Space a message, asked for by its index.
+// Offsets in an init reply. One message carries one Space, which the request names by its index.
 const (
 	initVA    = 32
 	initRKey  = 40
@@ -94,13 +94,13 @@ const (
 	initIndex = 32 // in the request
 )
 
-// Results, in the option field of a reply.
+// Results, in the option field of a reply. OPEN and QUERY are EntryOpen and EntryQuery.
 const (
 	resOK      uint64 = iota
 	resNoKey          // QUERY: the key is not known
-	resExists         // OPEN: the key is there already; ptr is its head
-	resLinked         // QUERY with an entry: that entry is linked already
-	resNoSpace        // ASK ENTRY: nothing is free now
+	resExists         // OPEN: the key is there already; ptr is the head of its chain
+	resLinked         // QUERY with an entry: that entry is, or was, linked
+	resNoSpace        // ASK ENTRY: no entry is free now; OPEN: no shortcut is free
 	resBad            // the request makes no sense
 )
 

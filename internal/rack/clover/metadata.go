@@ -9,15 +9,14 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// entryState says what the metadata server knows about an entry's present
-// incarnation.
+// entryState says what the metadata server knows about an entry in its present version.
 type entryState uint8
 
 const (
 	entryFree    entryState = iota // never granted, or listed again
-	entryGranted                   // a client has it
-	entryLinked                    // proven to be in its key's chain
-	entryRetired                   // proven to be superseded; waits for its grace period
+	entryGranted                   // a client has the entry
+	entryLinked                    // known to be in its key's chain
+	entryRetired                   // known to be superseded, or given back; waits for its grace period
 	entryParked                    // out of versions
 )
 
@@ -30,10 +29,10 @@ type keyMeta struct {
 	key   uint64
 	head  Pointer // the oldest entry of the chain that is not retired
 	slot  uint32
-	dirty bool // waits for, or is under, a walk
+	dirty bool // waits for a walk, or is walked now
 }
 
-// class is the free space of one slab size.
+// class is the free entries of one slab size.
 type class struct {
 	slab   int
 	fresh  []freshRun
@@ -53,31 +52,30 @@ type retired struct {
 // MetadataStats are a metadata server's totals.
 type MetadataStats struct {
 	Requests, Granted, Refused, Retired, Recycled, Parked uint64
-	// Broken counts walks that met an entry of another version or key: it is
-	// zero unless the store is damaged.
+	// Broken counts walks that met an entry of another version or key, or whose READ failed. It is zero
+	// unless the store is damaged or a connection broke.
 	Broken uint64
 }
 
 // MetadataConfig describes a metadata server.
 type MetadataConfig struct {
-	// GCBelow is the share of free entries below which superseded entries are
+	// GCBelow is a share of free entries. When a class has at most this share free, superseded entries are
 	// searched for and recycled; 0 = 0.5, 1 = always.
 	GCBelow float64
-	// MaxClients is how many connections it can serve; 0 = 4096.
+	// MaxClients is how many connections the server can serve; 0 = 4096, or more if the clients of a Cluster
+	// need more.
 	MaxClients int
 }
 
-// Metadata is the metadata server: it grants space, knows the head of every
-// key's chain, and recycles what is superseded. It implements host.App.
+// Metadata is the metadata server. It grants entries, knows the head of every key's chain, and recycles
+// superseded entries. It implements host.App.
 //
-// Recycling never trusts a report. A writer whose CAS was steered does not
-// know which entry it superseded, so a GC request only names keys that have
-// grown; the server then walks the chain from the head, with RDMA READs of
-// its own, and retires an entry only when it has read, in that entry, the
-// link to its successor. A chain is linked from its head, so what was walked
-// is reachable, what has a successor is no tail, and an entry on which nobody
-// has been linked yet is never recycled, whatever the order in which writes
-// were acknowledged.
+// Recycling never trusts a report. A writer whose CAS was steered does not know which entry it superseded, so
+// the server takes from a GC request only the names of keys whose chains have grown. It walks such a chain
+// from the head with RDMA READs of its own, and retires an entry only when it has read, in that entry, the
+// link to its successor. A chain is linked from its head on. So an entry that was walked is reachable, an
+// entry that has a successor is no tail, and an entry that has no successor yet is never recycled, in
+// whatever order the writes were acknowledged.
 type Metadata struct {
 	nic     *rnic.NIC
 	pd      *rnic.PD
@@ -90,7 +88,7 @@ type Metadata struct {
 	keys    map[uint64]*keyMeta
 	slots   queue[uint32] // free shortcut slots
 	conns   []*serverConn
-	free    []int      // places of conns
+	free    []int      // free places in conns
 	filler  *filler    // of a store that is loaded over the wire
 	memory  []*rnic.QP // by memory node
 	dirty   queue[*keyMeta]
@@ -111,8 +109,8 @@ type serverConn struct {
 	sgl   [1][]byte
 }
 
-// walkLen is what a walk reads of an entry: header, key, and the first 8
-// bytes of the value, which tell the ledger what was retired.
+// walkLen is how many bytes a walk reads of an entry: header, key, and the first 8 bytes of the value, which
+// the ledger takes.
 const walkLen = 24
 
 type walker struct {
@@ -125,19 +123,18 @@ type walker struct {
 
 const (
 	walkers  = 64
-	walkHops = 64 // entries of one key before another key has its turn
+	walkHops = 64 // after so many entries of one key another key has its turn
 )
 
-// IDs of completions.
+// IDs of completions. The comment names the bits below.
 const (
 	idRecv  = iota << 56 // connection<<8 | buffer
 	idReply              // connection
 	idWalk               // walker
-	idFill               // a WRITE of a load
+	idFill               // none: a WRITE of the filler
 )
 
-// NewMetadata makes the server of the memory nodes whose layouts are joined
-// in l.
+// NewMetadata makes the server of the memory nodes whose layouts are joined in l.
 func NewMetadata(nic *rnic.NIC, l Layout, c MetadataConfig) (*Metadata, error) {
 	if c.GCBelow == 0 {
 		c.GCBelow = 0.5
@@ -195,7 +192,7 @@ func (m *Metadata) class(slab int) *class {
 	return nil
 }
 
-// meta is what is known about an entry; nil for handles that do not exist.
+// meta is what the server knows about an entry; nil if the handle does not exist.
 func (m *Metadata) meta(lh uint32) *entryMeta {
 	if i := lh - m.first; i < uint32(len(m.entries)) {
 		return &m.entries[i]
@@ -272,8 +269,8 @@ func (m *Metadata) complete(now clock.Time, c *rnic.WC) {
 	}
 }
 
-// serve answers one request. A message that is too short, or of a length that
-// its type does not have, has no answer: it names no place to write one to.
+// serve answers one request. A message of another length than MsgLen and LargeMsgLen gets no answer, since it
+// may have no address to answer to. A message whose length is wrong for its type gets resBad.
 func (m *Metadata) serve(now clock.Time, c *serverConn, req []byte) {
 	m.stats.Requests++
 	if len(req) != MsgLen && len(req) != LargeMsgLen {
@@ -315,9 +312,9 @@ func (m *Metadata) serve(now clock.Time, c *serverConn, req []byte) {
 	_ = c.qp.PostSend(&c.wr)
 }
 
-// grant lists up to GrantMax entries of the class asked for. Fresh entries
-// come first, in turns from all memory nodes; recycled ones oldest first, so
-// that cached references stay useful for long.
+// grant lists up to GrantMax entries of the class that the request names. Fresh entries come first, from all
+// memory nodes in turn. Recycled ones follow, the oldest first, so that cached references stay useful for
+// long.
 func (m *Metadata) grant(req, out []byte) uint64 {
 	k := m.class(int(u32(req, grantSize)))
 	want := int(u32(req, grantCount))
@@ -398,8 +395,7 @@ func (m *Metadata) create(key uint64, head Pointer) *keyMeta {
 	return k
 }
 
-// wasLinked reports whether the incarnation p is known to be, or to have been,
-// in its chain.
+// wasLinked reports whether the server knows that the entry, in the version of p, is or was in its chain.
 func (m *Metadata) wasLinked(p Pointer) bool {
 	e := m.meta(p.LH())
 	return e != nil && (e.version > p.Version() ||
@@ -421,7 +417,7 @@ func (m *Metadata) gcRequest(req []byte) uint64 {
 	return resOK
 }
 
-// giveBack takes entries that a client was granted and never tried to link.
+// giveBack takes entries back that a client was granted and has never tried to link.
 func (m *Metadata) giveBack(now clock.Time, req []byte) uint64 {
 	n := u32(req, grantCount)
 	if n > GrantMax {
@@ -445,7 +441,7 @@ func (m *Metadata) retire(now clock.Time, p Pointer, e *entryMeta) {
 	m.stats.Retired++
 }
 
-// rtt is Clover's estimate by slab size. The grace period is twice as long.
+// rtt is Clover's estimate of a round trip by slab size. The grace period is twice as long.
 func rtt(slab int) time.Duration {
 	switch {
 	case slab < 1<<10:
@@ -460,9 +456,8 @@ func rtt(slab int) time.Duration {
 	return 10 * time.Microsecond
 }
 
-// relist makes a retired entry available at its next version. Versions never
-// come round, so a reference to an earlier incarnation can never be taken for
-// a present one: an entry that is out of versions is parked.
+// relist makes a retired entry available with its next version. Versions are never used twice, so a reference
+// to an earlier version can never pass for the present one: an entry that has no versions left is parked.
 func (m *Metadata) relist(p Pointer) {
 	e := m.meta(p.LH())
 	if e.version+1 >= ParkVersion {
@@ -479,7 +474,7 @@ func (m *Metadata) relist(p Pointer) {
 	m.stats.Recycled++
 }
 
-// read posts the next step of a walk.
+// read posts the READ for the next step of a walk.
 func (m *Metadata) read(i int) {
 	w := &m.walkers[i]
 	s, va := m.layout.Entry(w.key.head.LH())

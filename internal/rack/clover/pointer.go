@@ -5,15 +5,14 @@ import wire "github.com/quillon/quillon/nf/hdr/clover"
 // Pointer is Clover's pointer word.
 type Pointer = wire.Pointer
 
-// ParkVersion is the version at which an entry is not listed again.
+// An entry whose next version would be ParkVersion is parked: it is not listed again.
 const ParkVersion = 254
 
-// ValueAt is where a caller's value starts in an entry: behind the header and
-// the key.
+// ValueAt is the offset of the caller's value in an entry: behind the header and the key.
 const ValueAt = wire.KeyAt + wire.KeyLen
 
-// Space is a run of entries of one slab class in one memory node, or the
-// shortcuts of one memory node: entry FirstLH+i is at VA + i*Slab.
+// Space is a run of entries of one slab class in one memory node, or the shortcuts of one memory node. Entry
+// FirstLH+i is at address VA + i*Slab.
 type Space struct {
 	VA      uint64
 	RKey    uint32
@@ -30,14 +29,13 @@ const (
 	KindShortcut
 )
 
-// Layout is where everything is: what a client learns at its start.
+// Layout says where all entries and shortcuts are. A client learns it when it starts.
 type Layout []Space
 
-// Entry finds the space and the address of an entry; nil when the handle is
-// none of ours.
+// Entry finds the space and the address of an entry; nil if no space has the handle.
 func (l Layout) Entry(lh uint32) (*Space, uint64) { return l.find(KindData, lh) }
 
-// Shortcut finds a shortcut's slot.
+// Shortcut finds the space and the address of a shortcut.
 func (l Layout) Shortcut(slot uint32) (*Space, uint64) { return l.find(KindShortcut, slot) }
 
 func (l Layout) find(kind, id uint32) (*Space, uint64) {

@@ -13,14 +13,13 @@ import (
 	"github.com/quillon/quillon/nf/port/mem"
 )
 
-// box stands between the bridge and a memory node. up goes to the memory
-// node; it may be the same function.
+// box stands between the bridge and a memory node. up is the direction to the memory node.
 type box interface {
-	// pass takes b and emits what shall go on.
+	// pass takes b and emits the frames that go on.
 	pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet.Buf))
 }
 
-// series is boxes one after another, from the memory node on.
+// series is boxes in a row, the first next to the memory node.
 type series []box
 
 func (series) pass(clock.Time, bool, *packet.Buf, func(*packet.Buf)) {}
@@ -65,7 +64,7 @@ func (w *bump) Breath(now clock.Time) (int, error) {
 
 func (w *bump) Deadline() clock.Time { return clock.Never }
 
-// noisy loses, repeats and reorders.
+// noisy loses, repeats and reorders frames.
 type noisy struct {
 	rng             *rand.Rand
 	loss, dup, swap float64
@@ -169,7 +168,7 @@ func newRig(t testing.TB, c Config, compute, memory int, boxes ...box) *rig {
 	return r
 }
 
-// op is one operation of one session, to its end.
+// op runs one operation of one session to its end.
 func (r *rig) op(node, session int, write bool, key uint64, value []byte) Result {
 	r.t.Helper()
 	c := r.cl.compute[node].ld.c
@@ -199,7 +198,7 @@ func (r *rig) op(node, session int, write bool, key uint64, value []byte) Result
 	return res
 }
 
-// settle lets the background finish.
+// settle waits until the background has no work.
 func (r *rig) settle() {
 	r.t.Helper()
 	if err := r.sim.Run(func() bool {
@@ -214,7 +213,7 @@ func (r *rig) settle() {
 	}
 }
 
-// run lets every session do ops operations and returns what was measured.
+// run lets every session do ops operations and returns the measurement.
 func (r *rig) run(ops int, limit time.Duration) *Measured {
 	r.t.Helper()
 	w := r.cl.Begin()
@@ -229,7 +228,7 @@ func (r *rig) run(ops int, limit time.Duration) *Measured {
 	return w.Measured()
 }
 
-// sound fails the test unless everything is as it must be.
+// sound fails the test if the store is damaged, or an operation failed.
 func (r *rig) sound(acked int) Integrity {
 	r.t.Helper()
 	if err := r.cl.Err(); err != nil {

@@ -2,8 +2,8 @@ package clover
 
 import "github.com/quillon/quillon/rack/rnic"
 
-// rpc is one channel to the metadata server: a queue pair, one request at a
-// time, and the buffer that the reply is written into.
+// rpc is one channel to the metadata server: a queue pair for one request at a time, and the buffer that the
+// server writes the reply into.
 type rpc struct {
 	qp    *rnic.QP
 	req   [LargeMsgLen]byte
@@ -29,8 +29,8 @@ func (r *rpc) post(id uint64, t MsgType, n int, src, thread uint32) error {
 	return nil
 }
 
-// take reports whether the reply is there; the channel is free then, and the
-// reply valid until the next post.
+// take reports whether the reply is there. If so, the channel is free, and the reply is valid until the next
+// post.
 func (r *rpc) take() bool {
 	if !r.busy || !r.sent || u64(r.reply, msgCRC) != crcDone {
 		return false

@@ -13,18 +13,17 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// steerer redirects CASes, and READs of entries, to what it believes is the
-// tail: optimistically, as soon as the CAS that would make it so passes. It
-// keeps to what Client asks of a middlebox and to nothing more: it loses CASes
-// after it has believed them, forgets everything at times, and translates
-// answers or, when lazy, leaves alone what it would have to translate.
+// steerer redirects CASes, and READs of entries, to the entry that it believes is the tail. It believes this
+// as soon as the CAS that would make the entry the tail passes. It keeps only the rules that Client demands
+// of a middlebox: it loses CASes after it has believed them, forgets everything at times, and translates
+// answers. When lazy, it leaves alone the requests whose answers it would have to translate.
 type steerer struct {
 	rng    *rand.Rand
 	slab   int
 	reads  bool
 	lazy   bool
-	drop   float64 // of CASes and their answers
-	forget float64 // of packets: all tails are forgotten
+	drop   float64 // share of CASes and of their answers that it drops
+	forget float64 // share of packets after which it forgets all tails
 	layout func() Layout
 	node   [4]byte // address of the memory node
 
@@ -38,7 +37,7 @@ type steerer struct {
 	steered, dropped, reread, changed int
 }
 
-// road is what was done to a request.
+// road is how a request was changed.
 type road struct {
 	va             uint64
 	compare, swap  uint64
@@ -53,8 +52,7 @@ func newSteerer(seed uint64, slab int) *steerer {
 		keyOf: map[uint64]Pointer{}, keys: map[uint64]uint64{}, roads: map[[2]uint32]road{}, tried: map[Pointer]bool{}, back: map[uint32]uint32{}}
 }
 
-// bind tells the box the connections to its memory node, as a connection
-// manager would.
+// bind tells the box the connections to its memory node, as a connection manager would tell them.
 func (s *steerer) bind(cl *Cluster, node int) {
 	s.layout, s.node = cl.Layout, cl.MemoryAddr(node).As4()
 	for _, c := range cl.Connections() {
@@ -75,7 +73,7 @@ func (s *steerer) pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet
 		clear(s.tails)
 	}
 	if up && [4]byte(x[f.L3+16:]) != s.node {
-		// Flooded by the bridge.
+		// The bridge sent this frame to all ports.
 	} else if up {
 		if !s.request(x, &f) {
 			s.dropped++
@@ -130,7 +128,7 @@ func (s *steerer) request(x []byte, f *hdr.Frame) bool {
 		a.SetCompare(ro.compare)
 		a.SetSwap(ro.swap)
 		hdr.SetICRC(x, f)
-		// The box believes this CAS; now it may be lost.
+		// The box believes this CAS; now the CAS can be lost.
 		return s.rng.Float64() >= s.drop
 	case hdr.ReadRequest:
 		r := f.RETHOf(x)
@@ -172,8 +170,8 @@ func (s *steerer) answer(x []byte, f *hdr.Frame) bool {
 			case ro.got:
 				a.SetOriginal(ro.asked)
 			case ro.asked:
-				// It failed at an entry of the version that the client
-				// expected elsewhere.
+				// The CAS failed at an entry whose version is the one that the client expects at its own
+				// entry.
 				a.SetOriginal(0)
 			}
 			hdr.SetICRC(x, f)
@@ -195,7 +193,7 @@ func TestSteering(t *testing.T) {
 		name         string
 		reads, lazy  bool
 		drop, forget float64
-		entries      int // few: entries are recycled
+		entries      int // few, so that entries are recycled
 		keys         int
 		theta        float64
 		memory       int
@@ -230,7 +228,7 @@ func TestSteering(t *testing.T) {
 					cfg.Keys, cfg.Theta = ycsb.Sequential(0, c.keys), c.theta
 				}
 				if c.entries > 0 {
-					cfg.Entries, cfg.Metadata.GCBelow = c.entries+200*int(search), 1 // threads keep up to 16 each
+					cfg.Entries, cfg.Metadata.GCBelow = c.entries+200*int(search), 1 // each thread keeps up to 16 entries
 				}
 				r := newRig(t, cfg, 3, memory, asBox...)
 				for i, x := range boxes {

@@ -16,20 +16,19 @@ import (
 	"github.com/quillon/quillon/tor/swordbox"
 )
 
-// middlebox is the suite's own, on a graph of one app.
+// middlebox is this repository's steering app, on a graph of one app.
 type middlebox struct {
 	t    *testing.T
 	mode string
-	// shared: behind the steering, operations move onto shared connections, and
-	// appends go as WRITEs.
+	// shared: behind the steering, operations go over shared connections, and appends become WRITEs.
 	shared bool
-	// careful: nobody is led behind what is not linked.
+	// careful: no CAS is led to an entry that is not linked.
 	careful bool
 	a, b    port.Port
 	inst    *graph.Instance
 }
 
-// steered is how many requests of clients were led elsewhere since the start.
+// steered is how many requests of clients were led to other entries since the start.
 func (m *middlebox) steered() (n uint64) {
 	for _, c := range m.inst.Counters() {
 		if c.Node == "steer" && (c.Name == "steered-read" || c.Name == "steered-cas") {
@@ -47,8 +46,7 @@ func (m *middlebox) worker(a, b port.Port) host.Worker {
 	return m
 }
 
-// start begins anew, with nothing known. What was there before is gone, and
-// what it held with it.
+// start starts a new middlebox that knows nothing. The frames in the old one are lost.
 func (m *middlebox) start() {
 	spec := &graph.Spec{
 		Ports: map[string]graph.PortSpec{"a": {Kind: "mem"}, "b": {Kind: "mem"}},
@@ -76,8 +74,8 @@ func (m *middlebox) start() {
 func (m *middlebox) Breath(now clock.Time) (int, error) { return m.inst.Step(now) }
 func (m *middlebox) Deadline() clock.Time               { return m.inst.NextTick() }
 
-// The store under the suite's middlebox: nothing is lost whatever the wires on
-// both of its sides do, and steering is what makes operations succeed at once.
+// The store under this repository's middlebox: nothing is lost with any faults on both sides, and with
+// steering more operations succeed at once.
 func TestUnderOurMiddlebox(t *testing.T) {
 	for _, noise := range []float64{0, 0.01} {
 		for _, recycle := range []bool{false, true} {
@@ -108,7 +106,7 @@ func TestUnderOurMiddlebox(t *testing.T) {
 	}
 }
 
-// The same with connections that are shared behind the steering.
+// The same with shared connections behind the steering.
 func TestUnderBoth(t *testing.T) {
 	for _, noise := range []float64{0, 0.01} {
 		t.Run(fmt.Sprint("noise=", noise), func(t *testing.T) {

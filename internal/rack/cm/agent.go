@@ -26,11 +26,11 @@ type Config struct {
 // Stats count datagrams.
 type Stats struct {
 	Sent, Received uint64
-	Retries        uint64 // of those sent, again
-	Duplicates     uint64 // received again, and answered again where that helps
-	Stray          uint64 // about no connection, or not expected in its state
-	Malformed      uint64 // no message of a connection manager
-	NoRoom         uint64 // to be sent, but the queue pair was full: a retry will do
+	Retries        uint64 // messages that were sent again; Sent counts them, too
+	Duplicates     uint64 // messages that arrived again; they are answered again where that helps
+	Stray          uint64 // messages about no connection, or not expected in the connection's state
+	Malformed      uint64 // datagrams that are not messages of a connection manager
+	NoRoom         uint64 // messages that found the queue pair full; a retry sends them later
 }
 
 const (
@@ -48,14 +48,14 @@ type Agent struct {
 	cq     *rnic.CQ
 	rx     [depth][grhLen + hdr.MADLen]byte
 	tx     [depth][hdr.MADLen]byte
-	free   []uint8 // of tx
+	free   []uint8 // indices of tx that are free
 	wc     [16]rnic.WC
 	listen map[uint64]bool // service IDs
 	local  map[uint32]*ID
 	remote map[name]*ID
-	timed  []*ID // that wait for an answer
+	timed  []*ID // connections that wait for an answer
 	events []Event
-	next   uint32 // local name, before it is disguised
+	next   uint32 // counter from which local names are made
 	stats  Stats
 }
 
@@ -109,8 +109,8 @@ func (a *Agent) Close() { a.gsi.Destroy() }
 // Stats returns the counters.
 func (a *Agent) Stats() Stats { return a.stats }
 
-// Listen accepts requests of peers for connections to port; each one becomes an event
-// Requested. The Agent rejects requests for other ports.
+// Listen accepts requests of peers for connections to port; each request becomes an event Requested. The
+// Agent rejects requests for other ports.
 func (a *Agent) Listen(port uint16) { a.listen[hdr.ServiceIDOfPort(port)] = true }
 
 // Unlisten ends what Listen began.
@@ -160,7 +160,7 @@ func (a *Agent) emit(k Kind, id *ID, reason uint16, private []byte) {
 	a.events = append(a.events, Event{k, id, reason, slices.Clone(private)})
 }
 
-// Deadline is when Step has work without input.
+// Deadline returns the time at which Step has work without input.
 func (a *Agent) Deadline() clock.Time {
 	at := clock.Never
 	for _, id := range a.timed {
@@ -169,8 +169,8 @@ func (a *Agent) Deadline() clock.Time {
 	return at
 }
 
-// Step takes what has come and sends again what was not answered; it reports
-// whether there was anything to do.
+// Step takes received datagrams and repeats messages that were not answered in time. It reports whether there
+// was anything to do.
 func (a *Agent) Step(now clock.Time) bool {
 	worked := false
 	for {
@@ -195,7 +195,7 @@ func (a *Agent) Step(now clock.Time) bool {
 	for i := 0; i < len(a.timed); {
 		if id := a.timed[i]; id.due <= now {
 			worked = true
-			id.expire(now) // removes itself when it gives up
+			id.expire(now) // removes the connection from timed when it gives up
 			if i < len(a.timed) && a.timed[i] == id {
 				i++
 			}
@@ -224,21 +224,21 @@ func (a *Agent) send(ip netip.Addr, mac [6]byte, mad []byte) {
 	a.stats.Sent++
 }
 
-// newName is a name that no connection of this agent has.
+// newName returns a name that no connection of this agent has.
 func (a *Agent) newName() uint32 {
 	for {
 		a.next++
-		// Linux counts in its own byte order.
+		// Names count up in host byte order, as Linux' do.
 		if v := bits.ReverseBytes32(a.next); v != 0 && a.local[v] == nil {
 			return v
 		}
 	}
 }
 
-// ErrState is returned by calls that a connection is not in the state for.
+// ErrState is returned by calls that the state of a connection does not allow.
 var ErrState = errors.New("connection is not in a state for that")
 
-// source is the address in the GRH of a received datagram.
+// source returns the source address in the GRH of a received datagram.
 func (a *Agent) source(b []byte) netip.Addr {
 	if a.nic.Config().IP.Is4() {
 		return netip.AddrFrom4([4]byte(b[32:36]))
@@ -246,7 +246,7 @@ func (a *Agent) source(b []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte(b[8:24]))
 }
 
-// receive takes a datagram with its GRH.
+// receive takes a datagram, with its GRH in front.
 func (a *Agent) receive(now clock.Time, w *rnic.WC, b []byte) {
 	a.stats.Received++
 	m, ok := hdr.CMFrom(b[grhLen:])
@@ -261,7 +261,7 @@ func (a *Agent) receive(now clock.Time, w *rnic.WC, b []byte) {
 	}
 	id := a.local[m.RemoteCommID()]
 	if id == nil && m.RemoteCommID() == 0 && m.AttributeID() == hdr.ConnectReject {
-		id = a.remote[name{ip, m.LocalCommID()}] // it knows no name of ours
+		id = a.remote[name{ip, m.LocalCommID()}] // the peer does not know this side's name for the connection
 	}
 	if id != nil && (id.peer.IP != ip || id.named && m.LocalCommID() != id.theirs && (m.AttributeID() != hdr.ConnectReject || m.LocalCommID() != 0)) {
 		id = nil
@@ -269,7 +269,7 @@ func (a *Agent) receive(now clock.Time, w *rnic.WC, b []byte) {
 	if id == nil {
 		a.stats.Stray++
 		if m.AttributeID() == hdr.DisconnectRequest {
-			// The answer to its first may have been lost.
+			// The peer repeats a request whose answer may have been lost.
 			a.answer(ip, w.SrcMAC, m, &hdr.CMFields{AttributeID: hdr.DisconnectReply, LocalCommID: m.RemoteCommID()})
 		}
 		return
@@ -312,8 +312,9 @@ const (
 	ReasonConsumer         uint16 = 28
 )
 
-// mostPatient is how long a message waits for an answer, at most, of a peer that says how long that may take: as
-// Linux' own do, so that one that never comes back is given up after 69 s.
+// mostPatient is the longest time for which one sending of a message waits for an answer, whatever the peer
+// says how long that may take. It is Linux' own time (4.3 s), so that a peer that never answers is given up
+// after 69 s.
 var mostPatient = code(20)
 
 // connectRequest takes a ConnectRequest.
@@ -323,7 +324,7 @@ func (a *Agent) connectRequest(now clock.Time, ip netip.Addr, mac [6]byte, m hdr
 		if id.state == requestReceived && id.delayed {
 			a.send(ip, mac, id.msg[:])
 		}
-		return // an answer that was lost is sent again by itself
+		return // a lost answer is repeated by the timer of the connection
 	}
 	reject := func(reason uint16) {
 		a.answer(ip, mac, m, &hdr.CMFields{AttributeID: hdr.ConnectReject, Reason: reason})
@@ -344,8 +345,7 @@ func (a *Agent) connectRequest(now clock.Time, ip netip.Addr, mac [6]byte, m hdr
 	}
 	for _, id := range a.remote {
 		if id.peer.IP == ip && id.theirQPN == m.LocalQPN() {
-			// The peer cannot use a queue pair twice: it has forgotten the
-			// other connection.
+			// The peer cannot use a queue pair for two connections, so it has forgotten the other one.
 			reject(ReasonStale)
 			id.disconnected(nil)
 			return

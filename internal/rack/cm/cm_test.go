@@ -28,7 +28,7 @@ import (
 	"github.com/quillon/quillon/tor/conn"
 )
 
-// side is a machine: its NIC, its communication manager, and what it was told.
+// side is a machine: its NIC, its communication manager, and the events that it got.
 type side struct {
 	nic    *rnic.NIC
 	agent  *Agent
@@ -37,7 +37,7 @@ type side struct {
 	mem    []byte
 	mr     *rnic.MR
 	events []Event
-	accept func(Event) // of Requested
+	accept func(Event) // called for Requested
 	now    clock.Time
 }
 
@@ -74,13 +74,13 @@ func (s *side) kinds() (k []Kind) {
 	return k
 }
 
-// box forwards between two wires and looks at, drops and doubles what passes.
+// box forwards frames between two wires. It can look at them, drop them and double them.
 type box struct {
 	ports [2]port.Port
 	rand  *rand.Rand
-	loss  int                                // in per cent
-	see   func(now clock.Time, frame []byte) // what is forwarded
-	stop  func(frame []byte) bool            // drops besides loss
+	loss  int                                // in per cent of the frames
+	see   func(now clock.Time, frame []byte) // called for each frame that is forwarded
+	stop  func(frame []byte) bool            // true: the frame is dropped, in addition to loss
 	batch packet.Batch
 }
 
@@ -132,8 +132,7 @@ type rig struct {
 
 var addrs = [2]netip.Addr{netip.MustParseAddr("10.77.0.2"), netip.MustParseAddr("10.77.0.1")}
 
-// newRig joins two machines by a box. Side 0 is g1 of the captures, a client,
-// side 1 is g0, the server.
+// newRig joins two machines by a box. Side 0 is g1 of the captures, a client; side 1 is g0, the server.
 func newRig(t testing.TB, profile rnic.Profile, v6 bool, c Config, seed uint64) *rig {
 	clk := clock.NewManual(1)
 	pool, err := packet.NewPool(512, 2048, nil)
@@ -182,10 +181,10 @@ func (r *rig) run(what string, done func() bool) {
 	}
 }
 
-// quiet lets everything happen that will.
+// quiet runs until nothing is left to do.
 func (r *rig) quiet() {
 	r.t.Helper()
-	// A peer may ask for 16 tries of 2.4 hours each (codes 31 and 15).
+	// A peer can ask for 16 tries of 2.4 hours each (codes 31 and 15).
 	if err := r.sim.Run(func() bool { return false }, 48*time.Hour); !errors.Is(err, host.ErrStuck) {
 		r.t.Fatal(err)
 	}
@@ -223,7 +222,7 @@ func is(t testing.TB, what string, got []Kind, want ...Kind) {
 	}
 }
 
-// write lets a side write to the other's memory and waits for it.
+// write makes a side write to the other side's memory and waits for the completion.
 func (r *rig) write(from int, q *rnic.QP, text string) rnic.WC {
 	r.t.Helper()
 	s := r.side[from]
@@ -286,8 +285,8 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// TestAsCaptured: what the two sides of perftest -R sent, these send, but for
-// what is drawn at random.
+// TestAsCaptured: the two sides send the same bytes as the two sides of perftest -R, except for values that
+// are drawn at random.
 func TestAsCaptured(t *testing.T) {
 	f, err := os.Open("../../../tests/pcap/rxe/perftest-write-rdmacm-128B.pcap")
 	if err != nil {
@@ -335,14 +334,14 @@ func TestAsCaptured(t *testing.T) {
 	id := r.dial(Params{LocalPort: 0xab65})
 	r.run("connect", r.both(Established))
 	now := r.sim.Clock.Now()
-	// Both ends ask at once, the client's first, as perftest's do.
+	// Both ends ask for the disconnect at once, the client first, as perftest does.
 	if err := errors.Join(id.Disconnect(now), s.events[0].ID.Disconnect(now)); err != nil {
 		t.Fatal(err)
 	}
 	r.run("disconnect", r.both(Disconnected))
 	r.quiet()
-	// The first connection's messages in the capture: frames 1 to 3, then of
-	// its end those with its names.
+	// The first connection's messages in the capture: frames 1 to 3, then the messages of its end, which have
+	// the same ids.
 	want := captured[:3]
 	for _, b := range captured[6:] {
 		var f hdr.Frame
@@ -371,7 +370,7 @@ func TestAsCaptured(t *testing.T) {
 		hdr.Parse(b, &f)
 		m, _ := f.CMOf(b)
 		n := hdr.CM(x[len(x)-len(b)+int(f.Payload):])
-		// Drawn at random, or counted from elsewhere.
+		// These are drawn at random, or counted from another start.
 		copy(b[f.L3+4:], x[f.L3+4:f.L3+6])     // IP identification
 		copy(b[f.BTH+8:], x[f.BTH+8:f.BTH+12]) // PSN
 		switch m.AttributeID() {
@@ -384,7 +383,7 @@ func TestAsCaptured(t *testing.T) {
 			m[24+24], m[24+25] = 16, 16
 		case hdr.DisconnectReply:
 			if f.IPv4Of(b).Src() == addrs[0] {
-				// The capture's server asked for the second time here.
+				// The server in the capture asked for the second time here.
 				copy(m[8:16], n[8:16])
 			}
 		}
@@ -399,8 +398,8 @@ func TestAsCaptured(t *testing.T) {
 	}
 }
 
-// TestLoss: whatever is lost and doubled, both ends agree in the end, the
-// connection works, and a tracker between them knows it.
+// TestLoss: whatever is lost and doubled, both ends agree in the end, the connection works, and a tracker
+// between them knows it.
 func TestLoss(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		seed := rapid.Uint64Range(1, 1<<20).Draw(rt, "seed")
@@ -408,7 +407,7 @@ func TestLoss(t *testing.T) {
 		n := rapid.IntRange(1, 4).Draw(rt, "connections")
 		profile := rapid.SampledFrom([]rnic.Profile{rnic.RXE, rnic.ConnectX}).Draw(rt, "profile")
 		r := newRig(t, profile, rapid.Bool().Draw(rt, "v6"), Config{ResponseTimeout: 8}, seed)
-		both := rapid.Bool().Draw(rt, "both") // ends disconnect at once
+		both := rapid.Bool().Draw(rt, "both") // both ends disconnect at once
 		c, s := r.side[0], r.side[1]
 		r.box.loss = loss
 		x, err := conn.New(conn.Config{Rows: 16})
@@ -483,7 +482,7 @@ func TestLoss(t *testing.T) {
 				rt.Fatal(err)
 			}
 			if i := slices.IndexFunc(s.events, func(e Event) bool { return e.ID.qp != nil && e.ID.qp.QPN == id.theirQPN }); both && i >= 0 {
-				_ = s.events[i].ID.Disconnect(r.sim.Clock.Now()) // it may have ended
+				_ = s.events[i].ID.Disconnect(r.sim.Clock.Now()) // the connection may have ended
 			}
 		}
 		if err := r.sim.Run(func() bool { return len(c.agent.local)+len(c.agent.timed)+len(s.agent.timed) == 0 }, time.Hour); err != nil {
@@ -512,7 +511,7 @@ func attr(b []byte) hdr.CMAttr {
 	return m.AttributeID()
 }
 
-// Each message lost, once and always.
+// Each message is lost once, and then always.
 func TestEachLost(t *testing.T) {
 	for _, a := range []hdr.CMAttr{hdr.ConnectRequest, hdr.ConnectReply, hdr.ReadyToUse, hdr.DisconnectRequest, hdr.DisconnectReply} {
 		r := newRig(t, rnic.RXE, false, Config{ResponseTimeout: 10}, 1)
@@ -537,7 +536,7 @@ func TestEachLost(t *testing.T) {
 	}
 	for a, want := range map[hdr.CMAttr][2][]Kind{
 		hdr.ConnectRequest: {{Unreachable}, nil},
-		hdr.ConnectReply:   {{Unreachable}, {Requested, Rejected}}, // the client says that it gives up
+		hdr.ConnectReply:   {{Unreachable}, {Requested, Rejected}}, // the client tells that it gives up
 		hdr.ReadyToUse:     {{Established}, {Requested, Unreachable}},
 	} {
 		r := newRig(t, rnic.RXE, false, Config{ResponseTimeout: 10, Retries: 3}, 1)
@@ -606,7 +605,7 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// change spoils a byte of ConnectRequests on their way.
+// change damages a byte of ConnectRequests on their way.
 func (r *rig) change(at int) {
 	r.box.see = func(_ clock.Time, b []byte) {
 		if attr(b) == hdr.ConnectRequest {
@@ -618,7 +617,7 @@ func (r *rig) change(at int) {
 	}
 }
 
-// A server that takes its time says so, and is waited for.
+// A server that needs more time sends this to the client, and the client waits.
 func TestDelay(t *testing.T) {
 	r := newRig(t, rnic.RXE, false, Config{ResponseTimeout: 10, Retries: 2}, 1)
 	s := r.side[1]
@@ -629,7 +628,7 @@ func TestDelay(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	once := true // the first receipt is lost: the client asks again
+	once := true // the first receipt is lost, so the client asks again
 	r.box.stop = func(b []byte) bool {
 		lost := once && attr(b) == hdr.MsgRcptAck
 		once = once && !lost
@@ -637,10 +636,10 @@ func TestDelay(t *testing.T) {
 	}
 	r.dial(Params{})
 	r.run("request", func() bool { return asked != nil })
-	// Longer than the client would have waited.
+	// Longer than the client would have waited otherwise.
 	for range 20 {
 		r.sim.Clock.Advance(code(10))
-		for range 5 { // what was sent arrives
+		for range 5 { // the frames that were sent arrive
 			r.sim.Clock.Advance(1000)
 			for _, w := range r.sim.Workers {
 				if _, err := w.Breath(r.sim.Clock.Now()); err != nil {
@@ -658,7 +657,7 @@ func TestDelay(t *testing.T) {
 	r.run("connect", r.both(Established))
 }
 
-// A client that lost its memory and uses a queue pair again.
+// A client that was started anew uses a queue pair number again.
 func TestStale(t *testing.T) {
 	r := newRig(t, rnic.RXE, false, Config{ResponseTimeout: 10}, 1)
 	c, s := r.side[0], r.side[1]
@@ -680,7 +679,7 @@ func TestStale(t *testing.T) {
 	is(t, "client", c.kinds(), Established, Rejected, Established)
 }
 
-// Messages about nothing, of strangers and out of order change nothing.
+// Messages that name no connection, that come from other machines or in a wrong order change nothing.
 func TestStrays(t *testing.T) {
 	r := newRig(t, rnic.RXE, false, Config{ResponseTimeout: 10}, 1)
 	c, s := r.side[0], r.side[1]
@@ -778,7 +777,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestVanished: a peer that asks and never comes back is given up in bounded time, however patient it says it is.
+// TestVanished: a peer that asks and never answers is given up in bounded time, however long a time it asks
+// for.
 func TestVanished(t *testing.T) {
 	r := newRig(t, rnic.RXE, false, Config{}, 1)
 	s := r.side[1]
@@ -793,7 +793,7 @@ func TestVanished(t *testing.T) {
 	}
 }
 
-// FuzzReceive: whatever comes on queue pair 1, in every state of a connection.
+// FuzzReceive: any bytes on queue pair 1, in every state of a connection.
 func FuzzReceive(f *testing.F) {
 	r := newRig(f, rnic.RXE, false, Config{ResponseTimeout: 10}, 1)
 	var seeds [][]byte
@@ -820,7 +820,7 @@ func FuzzReceive(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, mad []byte, when uint8) {
 		r := newRig(t, rnic.RXE, false, Config{ResponseTimeout: 4, Retries: 1}, 1)
-		// The same names as in the seeds: equal seeds give equal runs.
+		// The names are those of the seeds: equal seeds give equal runs.
 		id := r.dial(Params{})
 		switch when % 3 {
 		case 1:
@@ -845,8 +845,8 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// TestTshark lets Wireshark decode a whole life of a connection, and the
-// messages that it has not.
+// TestTshark lets Wireshark decode the messages of a connection from its beginning to its end, and the
+// message types that a connection does not have.
 func TestTshark(t *testing.T) {
 	if _, err := exec.LookPath("tshark"); err != nil {
 		t.Skip("tshark is not installed: apt-get install tshark")
@@ -911,7 +911,7 @@ func TestTshark(t *testing.T) {
 	t.Log(lines[0])
 }
 
-// An agent with nothing to do costs nothing.
+// An agent without work does not allocate and has no deadline.
 func TestIdleAllocatesNothing(t *testing.T) {
 	r := newRig(t, rnic.RXE, false, Config{}, 1)
 	r.dial(Params{})

@@ -12,29 +12,28 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Peer is whom to talk to: the address of a NIC, and a port there.
+// Peer is the address of a NIC, and a port there.
 type Peer struct {
 	IP   netip.Addr
 	MAC  [6]byte
 	Port uint16
 }
 
-// Params are what one side brings into a connection.
+// Params are what one side of a connection chooses.
 type Params struct {
 	// QP is an RC queue pair in the reset state. The Agent connects it.
 	QP *rnic.QP
-	// PathMTU in bytes; 0 = 1024. The side that is asked takes the other's.
+	// PathMTU is in bytes; 0 = 1024. The side that accepts takes the other side's.
 	PathMTU int
-	// Resources and Depth are the READs and atomics that this side takes and
-	// issues at once; 0 = 16.
+	// Resources and Depth are the numbers of READs and atomics that this side accepts and issues at the same
+	// time; 0 = 16.
 	Resources, Depth uint8
-	// LocalACKTimeout, RetryCount and RNRRetryCount are the transport's; the
-	// side that is asked takes the other's, but for RNRRetryCount. 0 = 19 (2.1
-	// s), 7 and 7.
+	// LocalACKTimeout, RetryCount and RNRRetryCount are parameters of the transport. The side that accepts
+	// takes the other side's, except for RNRRetryCount. 0 = 19 (2.1 s), 7 and 7.
 	LocalACKTimeout, RetryCount, RNRRetryCount uint8
-	// LocalPort is the port that the peer is told, of Dial.
+	// LocalPort is the port that Dial tells the peer as this side's.
 	LocalPort uint16
-	// PrivateData is for the peer's user.
+	// PrivateData goes to the peer's user.
 	PrivateData []byte
 }
 
@@ -58,45 +57,44 @@ type ID struct {
 	agent   *Agent
 	state   state
 	passive bool
-	// The two sides' names of the connection; theirs is known when named.
+	// The two sides' names of the connection. If named is true, theirs is known.
 	ours, theirs uint32
 	named        bool
 	tid          uint64
 	peer         Peer
-	port         uint16 // ours, where the peer asked
+	port         uint16 // this side's port, if the peer asked for the connection
 	qp           *rnic.QP
-	psn          uint32 // first that we expect
+	psn          uint32 // first PSN that this side expects
 	theirQPN     uint32
-	theirPSN     uint32 // first that they expect
+	theirPSN     uint32 // first PSN that the peer expects
 	mtu          int
 
-	resources                uint8 // theirs, when we know
+	resources                uint8 // the peer's; 0: not known
 	ourResources, ourDepth   uint8
 	timeout, retry, rnrRetry uint8
 	flowLabel                uint32
 
-	// The message that waits for an answer, until due, and is sent again
-	// after wait, tries times.
+	// msg waits for an answer until due. It is sent again after each wait, tries times.
 	msg     [hdr.MADLen]byte
 	due     clock.Time
 	wait    clock.Duration
 	tries   uint8
-	delayed bool // a MsgRcptAck was sent
+	delayed bool // a MsgRcptAck was sent as the answer
 }
 
-// code is the time that a code of 5 bits means.
+// code returns the time that a code of 5 bits stands for: 4.096 us * 2^c.
 func code(c uint8) clock.Duration { return clock.Duration(4096) << (c & 31) }
 
-// QP is the connection's queue pair; nil when it was not accepted.
+// QP returns the connection's queue pair, nil if the connection was not accepted.
 func (id *ID) QP() *rnic.QP { return id.qp }
 
-// Peer is who is at the other end. Where it asked, Port is its own.
+// Peer returns the other side. If the peer asked for the connection, Port is the peer's own.
 func (id *ID) Peer() Peer { return id.peer }
 
 // Active reports whether this side asked for the connection.
 func (id *ID) Active() bool { return !id.passive }
 
-// Port is the port that the peer asked for.
+// Port returns the port that the peer asked for.
 func (id *ID) Port() uint16 { return id.port }
 
 func (id *ID) String() string {
@@ -130,8 +128,8 @@ func (p *Params) check(n *rnic.NIC) error {
 	return nil
 }
 
-// Dial asks for a connection; Established, Rejected or Unreachable will tell
-// what came of it. Of PrivateData 56 bytes travel.
+// Dial asks for a connection. The result is an event: Established, Rejected or Unreachable. At most 56 bytes
+// of PrivateData are sent.
 func (a *Agent) Dial(now clock.Time, to Peer, p Params) (*ID, error) {
 	if err := p.check(a.nic); err != nil {
 		return nil, err
@@ -152,7 +150,7 @@ func (a *Agent) Dial(now clock.Time, to Peer, p Params) (*ID, error) {
 		// Linux gives a connection a flow label of its own.
 		id.flowLabel = a.nic.RandomPSN() & 0xFFFFF
 	} else {
-		f.PacketRate = 7 // 40 Gb/s, as captured
+		f.PacketRate = 7 // 40 Gb/s, as in captures
 	}
 	f.FlowLabel = id.flowLabel
 	id.tid = id.ownTransaction()
@@ -161,8 +159,8 @@ func (a *Agent) Dial(now clock.Time, to Peer, p Params) (*ID, error) {
 	return id, nil
 }
 
-// ownTransaction is the transaction ID of what this side begins: the agent's
-// number and the connection's name, in the byte order in which Linux counts.
+// ownTransaction returns the transaction ID of an exchange that this side begins: the agent's number and the
+// connection's name, in Linux' byte order.
 func (id *ID) ownTransaction() uint64 {
 	return 2<<32 | uint64(bits.ReverseBytes32(id.ours))
 }
@@ -175,7 +173,7 @@ func (id *ID) sendMessage(f *hdr.CMFields) {
 	id.agent.send(id.peer.IP, id.peer.MAC, id.msg[:])
 }
 
-// ask sends a message that wants an answer.
+// ask sends a message and waits for an answer.
 func (id *ID) ask(now clock.Time, f *hdr.CMFields, wait clock.Duration, tries uint8) {
 	id.quiet()
 	id.sendMessage(f)
@@ -188,7 +186,7 @@ func (id *ID) quiet() {
 	id.agent.timed = slices.DeleteFunc(id.agent.timed, func(o *ID) bool { return o == id })
 }
 
-// expire: no answer came in time.
+// expire repeats a message that was not answered in time, or gives up.
 func (id *ID) expire(now clock.Time) {
 	a := id.agent
 	if id.tries > 0 {
@@ -209,7 +207,7 @@ func (id *ID) expire(now clock.Time) {
 	id.end(Unreachable, 0, nil)
 }
 
-// end forgets the connection.
+// end removes the connection and emits an event.
 func (id *ID) end(k Kind, reason uint16, private []byte) {
 	id.forget()
 	id.agent.emit(k, id, reason, private)
@@ -225,7 +223,7 @@ func (id *ID) forget() {
 	}
 }
 
-// connect readies the queue pair.
+// connect connects the queue pair to the peer's.
 func (id *ID) connect() error {
 	c := rnic.DefaultConn()
 	c.RemoteMAC, c.RemoteIP, c.DestQPN, c.FlowLabel = id.peer.MAC, id.peer.IP, id.theirQPN, id.flowLabel
@@ -233,17 +231,17 @@ func (id *ID) connect() error {
 	c.Timeout, c.RetryCnt, c.RNRRetry = int(id.timeout), int(id.retry), int(id.rnrRetry)
 	c.MaxDestRdAtomic = int(id.ourResources)
 	if id.ourResources == 0 {
-		c.MaxDestRdAtomic = rnic.NoRdAtomic // we announced none
+		c.MaxDestRdAtomic = rnic.NoRdAtomic // this side announced none
 	}
 	c.MaxRdAtomic = int(min(id.ourDepth, id.resources))
 	if id.resources == 0 {
-		c.MaxRdAtomic = int(id.ourDepth) // the peer said nothing
+		c.MaxRdAtomic = int(id.ourDepth) // the peer announced none
 	}
 	return id.qp.Connect(c)
 }
 
-// Accept answers Requested. The queue pair takes requests at once; its own may
-// be posted when Established says so. Of PrivateData 196 bytes travel.
+// Accept answers Requested. The queue pair executes requests of the peer at once. Requests may be posted to
+// it after the event Established. At most 196 bytes of PrivateData are sent.
 func (id *ID) Accept(now clock.Time, p Params) error {
 	if id.state != requestReceived {
 		return fmt.Errorf("cm: accept %v: %w", id, ErrState)
@@ -263,20 +261,20 @@ func (id *ID) Accept(now clock.Time, p Params) error {
 	return nil
 }
 
-// Reject answers Requested with no. Of private 148 bytes travel.
+// Reject answers Requested with a rejection. At most 148 bytes of private are sent.
 func (id *ID) Reject(reason uint16, private []byte) error {
 	if id.state != requestReceived {
 		return fmt.Errorf("cm: reject %v: %w", id, ErrState)
 	}
 	delete(id.agent.local, id.ours)
-	id.ours = 0 // who rejects a request needs no name for it
+	id.ours = 0 // a rejection carries no name of the side that rejects
 	id.sendMessage(&hdr.CMFields{AttributeID: hdr.ConnectReject, Reason: reason, PrivateData: private})
 	id.forget()
 	return nil
 }
 
-// Delay answers Requested with a MsgRcptAck: the real answer takes up to 4.096
-// us * 2^serviceTimeout.
+// Delay answers Requested with a MsgRcptAck, which says that the final answer takes up to 4.096 us *
+// 2^serviceTimeout.
 func (id *ID) Delay(serviceTimeout uint8) error {
 	if id.state != requestReceived {
 		return fmt.Errorf("cm: delay %v: %w", id, ErrState)
@@ -286,11 +284,11 @@ func (id *ID) Delay(serviceTimeout uint8) error {
 	return nil
 }
 
-// Disconnect ends an established connection; Disconnected tells when the peer
-// knows, or has been given up. The queue pair fails at once.
+// Disconnect ends an established connection. The event Disconnected follows when the peer has answered, or
+// after all retries. The queue pair fails at once.
 func (id *ID) Disconnect(now clock.Time) error { return id.Leave(now, nil) }
 
-// Leave is Disconnect with a word for the peer's user: of private 220 bytes travel.
+// Leave is Disconnect with private data for the peer's user, of which at most 220 bytes are sent.
 func (id *ID) Leave(now clock.Time, private []byte) error {
 	if id.state != established && id.state != replySent {
 		return fmt.Errorf("cm: disconnect %v: %w", id, ErrState)
@@ -302,7 +300,7 @@ func (id *ID) Leave(now clock.Time, private []byte) error {
 	return nil
 }
 
-// disconnected: the peer has ended it.
+// disconnected handles a connection that the peer has ended.
 func (id *ID) disconnected(private []byte) {
 	if id.qp != nil {
 		id.qp.Fail()
@@ -327,7 +325,7 @@ func (id *ID) connectReply(m hdr.CM) {
 		id.theirQPN, id.theirPSN, id.rnrRetry = m.LocalQPN(), m.StartingPSN(), m.RNRRetryCount()
 		id.resources = m.ResponderResources()
 		if err := id.connect(); err != nil {
-			// The owner has destroyed or used the queue pair meanwhile.
+			// The owner destroyed or used the queue pair in the meantime.
 			id.sendMessage(&hdr.CMFields{AttributeID: hdr.ConnectReject, Message: 1, Reason: ReasonConsumer})
 			id.end(Rejected, ReasonConsumer, nil)
 			return
@@ -352,7 +350,7 @@ func (id *ID) readyToUse(m hdr.CM) {
 	}
 }
 
-// msgRcptAck: the answer takes longer.
+// msgRcptAck waits longer, as the peer asks.
 func (id *ID) msgRcptAck(now clock.Time, m hdr.CM) {
 	if id.state == requestSent && m.Message() == 0 || id.state == replySent && m.Message() == 1 {
 		id.due = max(id.due, now.Add(code(m.ServiceTimeout())))

@@ -11,25 +11,25 @@ import (
 	"github.com/quillon/quillon/tor/clover"
 )
 
-// steer is the steering app's name in the middlebox's graph: its kind's, as
-// quillon run --nf names it.
+// steer is the name of the steering app in the middlebox's graph. It is the name of the app's kind, which
+// quillon run --nf uses.
 const steer = "clover-steer"
 
-// boxed is what is between clients and memory node, for a store.
+// boxed describes the middlebox between clients and memory node, for a store.
 type boxed struct {
-	app  string // kind and name
+	app  string // name of the kind, and of the app
 	args graph.Args
 	kind *graph.Kind
-	// modes are the phases in their order: what the middlebox does in each.
+	// modes are the phases in their order: the mode of the middlebox in each of them.
 	modes []string
 }
 
-// boxOf is the middlebox of Clover.
+// boxOf returns the middlebox for Clover.
 func boxOf(c *Config) *boxed {
 	return &boxed{steer, graph.Args{"mode": "off", "keys": fmt.Sprint(c.Keys)}, clover.Kind(), cloverModes[:]}
 }
 
-// nf is the app as --nf takes it.
+// nf returns the app as --nf takes it.
 func (b *boxed) nf() string {
 	s := b.app
 	for _, k := range slices.Sorted(maps.Keys(b.args)) {
@@ -38,7 +38,7 @@ func (b *boxed) nf() string {
 	return s
 }
 
-// sum adds up what a graph counted.
+// sum returns the totals of a graph's counters.
 func (b *boxed) sum(counts []graph.Count, ports []graph.PortInfo) Totals {
 	var t Totals
 	for _, c := range counts {
@@ -66,14 +66,13 @@ func (b *boxed) sum(counts []graph.Count, ports []graph.PortInfo) Totals {
 	return t
 }
 
-// inner is a middlebox in this process: the graph of the other one, driven by
-// whoever breathes it. It implements host.Worker.
+// inner is a middlebox in this process. It has the same graph as outer, and implements host.Worker.
 type inner struct {
 	inst *graph.Instance
 	box  *boxed
 }
 
-// newInner puts the app between two ports.
+// newInner makes a graph with the app between two ports.
 func newInner(c *Config, x *boxed, a, b port.Port) (*inner, error) {
 	inst, err := graph.New(graph.Config{
 		Spec: &graph.Spec{

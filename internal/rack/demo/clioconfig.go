@@ -16,45 +16,46 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clio"
 )
 
-// ClioConfig of a run of the case of disaggregated memory; also part of its result.
+// ClioConfig describes a run of the case of disaggregated memory. It is part of the result.
 type ClioConfig struct {
 	Workloads []string `json:"workloads"` // of A, B, C and W
 	Variants  []string `json:"variants"`  // of ClioVariants
 	Clients   int      `json:"clients"`   // hosts
-	Threads   int      `json:"threads"`   // of each
-	Depth     int      `json:"depth"`     // operations under way, of a thread
-	Seconds   float64  `json:"seconds"`   // of each workload
+	Threads   int      `json:"threads"`   // on each host
+	Depth     int      `json:"depth"`     // operations that a thread has under way
+	Seconds   float64  `json:"seconds"`   // measured of each workload
 	Warmup    float64  `json:"warmup_seconds"`
 	Keys      int      `json:"keys"`
 	Value     int      `json:"value_bytes"`
 	Zipf      float64  `json:"zipf"`
-	Copies    int      `json:"copies"`        // devices that a write goes to, where it is copied
+	Copies    int      `json:"copies"`        // devices to which a write is copied, in variants that copy
 	Cache     int      `json:"cache_entries"` // of the board's cache
 	Seed      uint64   `json:"seed"`
 }
 
-// DefaultClio is the published case: one host with 8 threads, 100,000 keys of 1 KB. The size of
-// the cache is what the published board's memory has room for (sim.ClioConfig).
+// DefaultClio returns the published case: one host with 8 threads, 100,000 keys of 1 KB. The cache has as
+// many entries as the published board's memory has room for (sim.ClioConfig).
 func DefaultClio() ClioConfig {
 	return ClioConfig{Workloads: []string{"A", "B", "C"}, Variants: ClioVariants(), Clients: 1, Threads: 8, Depth: 1,
 		Seconds: 2, Warmup: 0.5, Keys: 100_000, Value: 1024, Zipf: ycsb.DefaultTheta, Copies: 2, Cache: 38_144, Seed: 1}
 }
 
-// mostClioOps bounds the operations of a workload, and so the memory of the history that is checked:
-// about 170 bytes an operation, of all workloads of a variant.
+// mostClioOps limits the operations of a workload, and so the memory of the history that is checked: about
+// 170 bytes for each operation of all workloads of a variant.
 const mostClioOps = 500_000
 
-// clioGBN is the transport's patience: one that waits for a processor is not given up.
+// clioGBN are parameters of the transport, so patient that a process that waits for a processor is not given
+// up.
 var clioGBN = gbn.Config{Timeout: 20 * time.Millisecond, Tries: 500}
 
-// clioVariant is what is between clients and devices.
+// clioVariant describes what is between clients and devices.
 type clioVariant struct {
 	name      string
 	what      string
 	published string   // series of figures 5.16 to 5.18
-	tasks     []string // of the board, from the devices' side on; nil: there is none
+	tasks     []string // the board's, beginning on the devices' side; nil: there is no board
 	copies    clio.Replication
-	one       bool // copies go to one device
+	one       bool // copies go to one device only
 	hop       bool
 	shade     color.NRGBA
 }
@@ -73,7 +74,7 @@ var clioVariants = []clioVariant{
 		copies: clio.ByNetwork},
 }
 
-// ClioVariants are their names.
+// ClioVariants returns the names of all variants.
 func ClioVariants() (names []string) {
 	for _, v := range clioVariants {
 		names = append(names, v.name)
@@ -81,7 +82,7 @@ func ClioVariants() (names []string) {
 	return names
 }
 
-// ClioVariant says what a variant is.
+// ClioVariant describes a variant.
 func ClioVariant(name string) string { return variantNamed(name).what }
 
 func variantNamed(name string) *clioVariant {
@@ -92,7 +93,7 @@ func variantNamed(name string) *clioVariant {
 	return &clioVariants[i]
 }
 
-// devices is how many a variant has.
+// devices returns the number of devices of the variant.
 func (v *clioVariant) devices(c *ClioConfig) int {
 	if v.copies == clio.Single || v.one {
 		return 1
@@ -100,7 +101,7 @@ func (v *clioVariant) devices(c *ClioConfig) int {
 	return c.Copies
 }
 
-// board is the deployment of the board, whose p0 faces devices.
+// board returns the deployment of the board, whose port p0 faces the devices.
 func (v *clioVariant) board(c *ClioConfig, devices []wire.End) string {
 	args := map[string]string{
 		"gobackn": fmt.Sprintf(", args: {timeout: %v, tries: %q}", clioGBN.Timeout, fmt.Sprint(clioGBN.Tries)),
@@ -118,7 +119,7 @@ func (v *clioVariant) board(c *ClioConfig, devices []wire.End) string {
 	return text + "tenants: {clio: {}}\ndags: [{uid: 1, tenant: clio, run: " + strings.Join(v.tasks, " -> ") + "}]\nrules: [{match: all, dag: 1}]\n"
 }
 
-// Check refuses what cannot run; the error says what to do.
+// Check refuses a configuration that cannot run; the error says what to change.
 func (c *ClioConfig) Check() error {
 	if len(c.Workloads) == 0 || len(c.Variants) == 0 {
 		return fmt.Errorf("workload and variant: want one or more of each")
@@ -158,7 +159,7 @@ func (c *ClioConfig) Check() error {
 	return nil
 }
 
-// title says in a line what is run.
+// title describes the run in a line.
 func (c *ClioConfig) title() string {
 	return fmt.Sprintf("Clio's key/value store, %s keys of %s B, Zipf %g, %d x %d threads, %d under way each",
 		thousands(float64(c.Keys)), thousands(float64(c.Value)), c.Zipf, c.Clients, c.Threads, c.Depth)

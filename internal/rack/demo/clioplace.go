@@ -18,21 +18,21 @@ import (
 	"github.com/quillon/quillon/nf/port/mem"
 )
 
-// clioMTU is that of links: Clio's 1500, and what the last hop adds.
+// clioMTU is the MTU of the links: Clio's 1500 bytes, and room for what the last hop adds.
 const clioMTU = 1600
 
-// clioPlace is where clients and devices are, with a board between them or none.
+// clioPlace is the ports of clients and devices, with or without a board between them.
 type clioPlace struct {
 	kind             string
 	clients, devices []clioMachine
-	// workers breathe beside the endpoints; breathe breathes all.
+	// workers are those beside the endpoints; breathe runs workers until ctx is done.
 	workers []host.Worker
 	breathe func(ctx context.Context, workers []host.Worker) error
-	counts  func() ([]graph.Count, []graph.PortInfo, error) // of the board; nil: there is none
+	counts  func() ([]graph.Count, []graph.PortInfo, error) // of the board; nil: there is no board
 	close   func() error
 }
 
-// clioMachine is a port and its address.
+// clioMachine is a port and the address of its machine.
 type clioMachine struct {
 	port port.Port
 	end  wire.End
@@ -40,7 +40,7 @@ type clioMachine struct {
 
 func endOf(n *topo.Node) wire.End { return wire.End{MAC: n.Addr.MAC, IP: n.Addr.IP.As4()} }
 
-// clioInMemory is a place in this process, on wires in memory.
+// clioInMemory makes a place in this process, on wires in memory.
 func clioInMemory(clk clock.Clock, c *ClioConfig, v *clioVariant, kinds []graph.Kind) (*clioPlace, error) {
 	nodes, err := topo.Plan(topo.Config{Compute: c.Clients, Memory: v.devices(c)})
 	if err != nil {
@@ -88,7 +88,8 @@ func clioInMemory(clk clock.Clock, c *ClioConfig, v *clioVariant, kinds []graph.
 	return p, nil
 }
 
-// spec is what the board runs: its functions between the ports n0, to devices, and m1, to clients.
+// spec returns the graph of the board: its functions between the ports n0, to the devices, and m1, to the
+// clients.
 func (v *clioVariant) spec(c *ClioConfig, devices []clioMachine, kind string) *graph.Spec {
 	var ends []wire.End
 	for _, d := range devices {
@@ -114,7 +115,7 @@ func (v *clioVariant) spec(c *ClioConfig, devices []clioMachine, kind string) *g
 	return s
 }
 
-// clioInNamespaces is a place in network namespaces: endpoints in this process, the board in another.
+// clioInNamespaces makes a place in network namespaces: endpoints in this process, the board in another one.
 func clioInNamespaces(ctx context.Context, clk clock.Clock, c *ClioConfig, v *clioVariant, quillon Command) (_ *clioPlace, err error) {
 	top, err := topo.New(topo.Config{Compute: c.Clients, Memory: v.devices(c), Flat: v.tasks == nil, MTU: clioMTU})
 	if err != nil {
@@ -159,11 +160,11 @@ func clioInNamespaces(ctx context.Context, clk clock.Clock, c *ClioConfig, v *cl
 		return nil, fmt.Errorf("board: %w", err)
 	}
 	p.counts = board.counts
-	// Its ports were down for a moment.
+	// The board's ports were down for a moment.
 	return p, top.Forwards()
 }
 
-// startBoard starts a spec in the switch's namespace, and waits until it answers.
+// startBoard starts a spec in the switch's namespace, and waits until the process answers.
 func startBoard(ctx context.Context, top *topo.Topology, spec *graph.Spec, quillon Command) (_ *outer, err error) {
 	text, err := spec.Marshal()
 	if err != nil {
@@ -187,7 +188,7 @@ func startBoard(ctx context.Context, top *topo.Topology, spec *graph.Spec, quill
 	return b, nil
 }
 
-// counts are the board's counters and ports.
+// counts returns the board's counters and ports.
 func (b *outer) counts() (counts []graph.Count, ports []graph.PortInfo, err error) {
 	err = b.ask(func(c *admin.Client) error {
 		var p admin.Ports

@@ -17,14 +17,14 @@ import (
 
 const wirePort = wire.Port
 
-// ClioResult of a whole run.
+// ClioResult is the result of a whole run.
 type ClioResult struct {
 	Setting
 	Config   ClioConfig          `json:"config"`
 	Variants []ClioVariantResult `json:"variants"`
 }
 
-// ClioVariantResult is a variant's.
+// ClioVariantResult is the result of a variant.
 type ClioVariantResult struct {
 	Name        string    `json:"name"`
 	What        string    `json:"what"`
@@ -32,22 +32,24 @@ type ClioVariantResult struct {
 	Devices     int       `json:"devices"`
 	LoadSeconds float64   `json:"load_seconds"`
 	Rows        []ClioRow `json:"workloads"`
-	// Checked operations, of all workloads and warm-ups, and what was wrong with them: no order of
-	// them explains what clients were told, or none was found.
+	// Checked is the number of operations, of all workloads and warm-ups, that were checked. Wrong says if no
+	// order of them explains the answers, or if none was found.
 	Checked int    `json:"checked"`
 	Wrong   string `json:"wrong,omitempty"`
-	// Keys whose value on the first device nobody wrote, and values of other devices that differ from it.
+	// Damaged counts keys whose value on the first device no client wrote, Different values of other devices
+	// that differ from it.
 	Damaged   int `json:"damaged"`
 	Different int `json:"different"`
 }
 
-// ClioRow is a workload's. Latencies are those of operations that were done in the window.
+// ClioRow is the result of a workload. Latencies are those of operations that succeeded in the time that was
+// measured.
 type ClioRow struct {
 	Workload string  `json:"workload"`
 	Seconds  float64 `json:"seconds"`
 	Ops      uint64  `json:"ops"`
 	OpsPerS  float64 `json:"ops_per_s"`
-	Gbit     float64 `json:"gbit_per_s"` // of values
+	Gbit     float64 `json:"gbit_per_s"` // payload: only values count
 	Mean     Micros  `json:"mean_us"`
 	P50      Micros  `json:"p50_us"`
 	P99      Micros  `json:"p99_us"`
@@ -55,18 +57,18 @@ type ClioRow struct {
 	ReadP99  Micros  `json:"read_p99_us"`
 	WriteP50 Micros  `json:"write_p50_us"`
 	WriteP99 Micros  `json:"write_p99_us"`
-	Hits     float64 `json:"hits"` // share of reads that the cache answered; 0 without one
+	Hits     float64 `json:"hits"` // share of reads that the cache answered; 0 without a cache
 	Again    uint64  `json:"retransmitted"`
 	Lost     uint64  `json:"frames_lost"`
 	Unknown  uint64  `json:"unknown"` // operations without an answer
-	Failed   uint64  `json:"failed"`  // refused
-	Corrupt  uint64  `json:"corrupt"` // reads of what nobody wrote
-	// As published; null: it is not.
+	Failed   uint64  `json:"failed"`  // operations that were refused
+	Corrupt  uint64  `json:"corrupt"` // reads of values that no client wrote
+	// The published values; null: nothing was published.
 	PublishedMean Micros `json:"published_mean_us"`
 	PublishedGbit Micros `json:"published_gbit_per_s"`
 }
 
-// measured fills in what a meter and counters say.
+// measured computes the row from a meter and counters.
 func (r *ClioRow) measured(v *clioVariant, m *clio.Meter, t clioTotals) {
 	all := m.All()
 	r.Ops = m.Ops()
@@ -92,7 +94,7 @@ func (r *ClioRow) measured(v *clioVariant, m *clio.Meter, t clioTotals) {
 	r.PublishedMean, r.PublishedGbit = published(v.published, "5.16", "5.18"), published(v.published, "5.17")
 }
 
-// OK reports that all was as it must be.
+// OK reports whether nothing is wrong.
 func (v *ClioVariantResult) OK() bool {
 	ok := v.Wrong == "" && v.Damaged+v.Different == 0
 	for i := range v.Rows {
@@ -102,7 +104,7 @@ func (v *ClioVariantResult) OK() bool {
 	return ok
 }
 
-// OK reports that all variants were.
+// OK reports whether nothing is wrong in any variant.
 func (r *ClioResult) OK() bool {
 	return !slices.ContainsFunc(r.Variants, func(v ClioVariantResult) bool { return !v.OK() })
 }
@@ -169,5 +171,5 @@ func (r *ClioResult) WriteReport(out io.Writer) error {
 	return err
 }
 
-// clioPublished says what published figures were measured on.
+// clioPublished says with what the published figures were measured.
 const clioPublished = "figures 5.16 to 5.18 of SuperNIC (Shan, UCSD thesis, 2022): FPGAs at 250 MHz as\nboard and devices, a server of its own as client, links of 100 and 10 Gbit/s"

@@ -18,21 +18,21 @@ import (
 	"github.com/quillon/quillon/snic/hop/end"
 )
 
-// hopTimeout is how long an acknowledgement of the last hop may take here, where either end may
-// have to wait for a processor.
+// hopTimeout is the time that an acknowledgement of the last hop may take here, where either end may have to
+// wait for a processor.
 const hopTimeout = 20 * time.Millisecond
 
-// ClioShow is told what a run does: step changes with what is done, line has its numbers.
+// ClioShow is called with what a run does: step changes when the run does something else, line has numbers.
 type ClioShow func(now clock.Time, step, line string)
 
-// ClioInNamespaces runs the case of disaggregated memory in network namespaces: endpoints in this
-// process, the board, quillon run, in another. Without privileges, or without AF_XDP, the error
-// wraps port.ErrNotSupported. However it ends, nothing is left behind.
+// ClioInNamespaces runs the case of disaggregated memory in network namespaces: endpoints in this process,
+// and the board (quillon run) in another one. Without privileges, or without AF_XDP, the error wraps
+// port.ErrNotSupported. However the run ends, nothing is left behind.
 func ClioInNamespaces(ctx context.Context, clk clock.Clock, c ClioConfig, quillon Command, show ClioShow) (*ClioResult, error) {
 	return runClio(ctx, clk, c, show, func(v *clioVariant) (*clioPlace, error) { return clioInNamespaces(ctx, clk, &c, v, quillon) })
 }
 
-// ClioInMemory runs it in this process, on wires in memory; kinds are what the board is made of.
+// ClioInMemory runs the case in this process, on wires in memory; kinds are those of the board's apps.
 func ClioInMemory(ctx context.Context, clk clock.Clock, c ClioConfig, kinds []graph.Kind, show ClioShow) (*ClioResult, error) {
 	return runClio(ctx, clk, c, show, func(v *clioVariant) (*clioPlace, error) { return clioInMemory(clk, &c, v, kinds) })
 }
@@ -60,7 +60,7 @@ func runClio(ctx context.Context, clk clock.Clock, c ClioConfig, show ClioShow, 
 	return r, nil
 }
 
-// clioRun is a variant that runs.
+// clioRun is the run of a variant.
 type clioRun struct {
 	clk     clock.Clock
 	c       *ClioConfig
@@ -70,7 +70,7 @@ type clioRun struct {
 	place   *clioPlace
 	keys    []uint64
 	devices []*clio.Device
-	ends    []*end.End // of the last hop
+	ends    []*end.End // of the last hop, at the devices
 	clients []*clio.Client
 	stages  []*clio.Stage
 	workers []host.Worker
@@ -120,7 +120,8 @@ func (x *clioRun) build() error {
 	return nil
 }
 
-// conductor ends a run of workers when done says so; it looks each breath.
+// conductor is a worker that calls look in every breath, at least each millisecond, and stops all workers when look
+// returns an error.
 type conductor struct {
 	look func(now clock.Time) error
 	stop context.CancelFunc
@@ -142,8 +143,8 @@ func (c *conductor) Breath(now clock.Time) (int, error) {
 
 func (c *conductor) Deadline() clock.Time { return c.next }
 
-// until breathes all until done says so. count is what has been done, of what is shown; when that
-// does not grow for a while the run is given up.
+// until runs all workers until done returns true. count is the number that is shown; if it does not grow for
+// the time stuck, until gives up.
 func (x *clioRun) until(ctx context.Context, step string, count func() int, done func(now clock.Time) bool) error {
 	part, stop := context.WithCancel(ctx)
 	defer stop()
@@ -180,7 +181,7 @@ func (x *clioRun) until(ctx context.Context, step string, count func() int, done
 	return err
 }
 
-// run is all of a variant.
+// run runs all workloads of a variant, and checks the result.
 func (x *clioRun) run(ctx context.Context) (*ClioVariantResult, error) {
 	if err := x.build(); err != nil {
 		return nil, err
@@ -216,7 +217,7 @@ func (x *clioRun) run(ctx context.Context) (*ClioVariantResult, error) {
 	return out, nil
 }
 
-// fill creates all keys, over the wire.
+// fill creates all keys over the network.
 func (x *clioRun) fill(ctx context.Context, out *ClioVariantResult) error {
 	var all []*clio.Filler
 	for i, c := range x.clients {
@@ -249,7 +250,7 @@ func (x *clioRun) fill(ctx context.Context, out *ClioVariantResult) error {
 	return err
 }
 
-// workload runs one.
+// workload runs one workload.
 func (x *clioRun) workload(ctx context.Context, number int, name string) (*ClioRow, error) {
 	mix, err := ycsb.MixNamed(name)
 	if err != nil {
@@ -328,7 +329,7 @@ func (t clioTotals) minus(o clioTotals) clioTotals {
 	return clioTotals{t.hits - o.hits, t.misses - o.misses, t.again - o.again, t.lost - o.lost}
 }
 
-// clioLost are the board's reasons for which a frame is lost that somebody wanted.
+// clioLost are the board's reasons for frames that are lost although an endpoint needed them.
 var clioLost = map[string]string{
 	"gobackn":   "full gave-up no-session damaged malformed too-big",
 	"nic":       "throttled store-full no-descriptor over-quota no-region endpoint",
@@ -337,7 +338,7 @@ var clioLost = map[string]string{
 	"kvcache":   "damaged",
 }
 
-// totals are what ends and board have counted.
+// totals returns the counts of the endpoints and the board.
 func (x *clioRun) totals() (t clioTotals, err error) {
 	for _, c := range x.clients {
 		t.again += c.GBN().Retransmitted + c.Stats().Repeated
@@ -379,7 +380,7 @@ func (x *clioRun) totals() (t clioTotals, err error) {
 	return t, err
 }
 
-// compare looks whether all devices hold the same, and values that were written.
+// compare checks that all devices hold equal values, and that clients wrote these.
 func (x *clioRun) compare(out *ClioVariantResult) {
 	for _, k := range x.keys {
 		v, st := x.devices[0].Store().Read(k, 8)

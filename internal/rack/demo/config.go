@@ -8,9 +8,9 @@ import (
 	"github.com/quillon/quillon/internal/rack/clover"
 )
 
-// Config of a run; also part of its result.
+// Config describes a run. It is part of the result.
 type Config struct {
-	Store    string  `json:"store"`    // of Stores
+	Store    string  `json:"store"`    // one of Stores
 	Workload string  `json:"workload"` // A, B, C or W: 50, 5, 0, 100 % writes
 	Clients  int     `json:"clients"`  // on each compute node
 	Nodes    int     `json:"nodes"`    // compute nodes
@@ -23,22 +23,23 @@ type Config struct {
 	Seed     uint64  `json:"seed"`
 	MTU      int     `json:"mtu"`
 	IPv6     bool    `json:"ipv6"`
-	CM       bool    `json:"cm"` // connections are made over the wire
-	// Of stores other than clover: bytes of a value, 0 = the store's own, and what sessions do where they
-	// do not read and write keys.
+	CM       bool    `json:"cm"` // connections are made over the wire, by connection managers
+	// For stores other than Clover: the bytes of a value, 0 = the store's own; and what sessions do in stores
+	// whose sessions do not read and write keys.
 	Value int    `json:"value_bytes,omitempty"`
 	Work  string `json:"work,omitempty"`
-	// Of stores with keys in order: the share of writes that delete a key, and of reads that are of some keys in a row.
+	// For stores with keys in order: the share of writes that delete a key, and the share of reads that read
+	// a range of keys.
 	Deletes float64 `json:"deletes,omitempty"`
 	Ranges  float64 `json:"ranges,omitempty"`
 }
 
-// Default is the run that the documentation shows.
+// Default returns the run that the documentation shows.
 func Default() Config {
 	return Config{Store: cloverName, Workload: "A", Clients: 8, Nodes: 3, Seconds: 5, Warmup: 1, Keys: 1024, Entry: 128, Zipf: 0.99, Seed: 1, MTU: 1500, CM: true}
 }
 
-// Check refuses what cannot run; the error says what to do.
+// Check refuses a configuration that cannot run; the error says what to change.
 func (c *Config) Check() error {
 	if len(c.Workload) != 1 || !strings.Contains("ABCW", c.Workload) {
 		return fmt.Errorf("workload %q is none of A (50 %% writes), B (5 %%), C (0 %%), W (100 %%)", c.Workload)
@@ -75,7 +76,7 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// search is how clients find tails.
+// search returns how Clover's clients find tails.
 func (c *Config) search() (clover.Search, error) {
 	if c.Search == "" {
 		return clover.SearchHeaders, nil
@@ -83,7 +84,7 @@ func (c *Config) search() (clover.Search, error) {
 	return clover.SearchNamed(c.Search)
 }
 
-// title says in a line what is run.
+// title describes the run in a line.
 func (c *Config) title() string {
 	if c.Store != cloverName {
 		return c.titleOther()
@@ -93,5 +94,5 @@ func (c *Config) title() string {
 		c.Workload, writes, thousands(float64(c.Keys)), c.Entry, c.Zipf, c.Nodes, c.Clients)
 }
 
-// plain is x without an exponent.
+// plain formats x without an exponent.
 func plain(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }

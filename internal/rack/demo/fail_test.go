@@ -14,7 +14,7 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// within is how soon operations must go on when the middlebox is gone.
+// within is how soon operations must go on after the middlebox is gone.
 const within = 100 * time.Millisecond
 
 // load is a rack under load.
@@ -25,7 +25,7 @@ type load struct {
 	ended chan error
 	stop  context.CancelFunc
 	away  time.Duration // the longest time without a middlebox
-	cut   uint64        // answers that the middlebox kept, since what they stand behind will never be linked
+	cut   uint64        // answers that the middlebox kept, since their entries stand behind one that will never be linked
 }
 
 func underLoad(t *testing.T) *load {
@@ -80,7 +80,7 @@ func (l *load) steers(n uint64) {
 	}
 }
 
-// cuts is how many answers this process has kept from clients.
+// cuts is how many answers this middlebox process has kept from clients.
 func (l *load) cuts() (n uint64) {
 	l.t.Helper()
 	err := l.box.ask(func(c *admin.Client) error {
@@ -104,7 +104,7 @@ func (l *load) wait(d time.Duration) {
 	}
 }
 
-// gap is the longest time without an operation while d passes.
+// gap is the longest time without an operation during d.
 func (l *load) gap(d time.Duration) (longest time.Duration) {
 	start := l.clk.Now()
 	at, done := start, l.cluster.Live().Ops
@@ -121,7 +121,7 @@ func (l *load) gap(d time.Duration) (longest time.Duration) {
 	}
 }
 
-// more waits until more than n operations have ended, and says how many.
+// more waits until more than n operations have ended, and returns their number.
 func (l *load) more(n uint64) uint64 {
 	l.t.Helper()
 	for start := l.clk.Now(); ; l.wait(time.Millisecond) {
@@ -134,7 +134,7 @@ func (l *load) more(n uint64) uint64 {
 	}
 }
 
-// finish ends the load and holds the store to its promises.
+// finish ends the load and checks the store's promises.
 func (l *load) finish() {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), 60*time.Second)
@@ -150,7 +150,7 @@ func (l *load) finish() {
 	case n != 0 && l.away >= patience:
 		l.t.Logf("%d operations failed, in %s without a middlebox: %v", n, l.away, l.cluster.Err())
 	case n != 0 && n <= l.cut:
-		// Its client must not believe it: better none than a lost one.
+		// The client must not believe such an answer: an operation that fails is better than a lost one.
 		l.t.Logf("%d operations failed, and %d answers were kept from their clients: %v", n, l.cut, l.cluster.Err())
 	case n != 0:
 		l.t.Errorf("%d operations failed, in %s without a middlebox: %v", n, l.away, l.cluster.Err())
@@ -160,21 +160,21 @@ func (l *load) finish() {
 	}
 }
 
-// patience is how long no process may be there without an operation that fails. A client asks for a word eight times,
-// 4.096 us * 2^14 apart. A word that the middlebox had guarded when it died is closed to others until it is back
-// (docs/SECURITY.md). One time may have been before it died, as frames waited for it, and one before it knew the word again.
+// patience is how long the middlebox can be away before an operation may fail. A client asks for a word eight
+// times, 4.096 us * 2^14 apart. A word that the middlebox guarded when it died is closed to other clients
+// until it is back (docs/SECURITY.md). One of the eight times can be before its death, since frames waited
+// for it, and one before it knows the word again.
 const patience = 6 * 4096 * time.Nanosecond << 14
 
-// outage is how long the middlebox is away, beside the time that it takes to start: longer than an operation may wait,
-// and much shorter than patience.
+// outage is how long the middlebox is away, in addition to the time of its start. It is longer than an
+// operation may wait, and much shorter than patience.
 const outage = 150 * time.Millisecond
 
-// tries is how often a fault is tried: other work on the machine can pause
-// the endpoints as well.
+// tries is how often a fault is tried, since other work on the machine can pause the endpoints, too.
 const tries = 3
 
-// Packets keep flowing when the middlebox is killed or stopped, and it steers
-// again when it is back; no client notices more than a pause.
+// Packets keep flowing when the middlebox is killed or stopped, and it steers again when it is back. For a
+// client this is only a pause.
 func TestFailToWire(t *testing.T) {
 	l := underLoad(t)
 	signal := func(sig syscall.Signal) error {
@@ -196,7 +196,7 @@ func TestFailToWire(t *testing.T) {
 	} {
 		for try := 1; ; try++ {
 			l.steers(100)
-			// A busy machine pauses by itself, too.
+			// A busy machine also pauses without a fault.
 			noise := l.gap(300 * time.Millisecond)
 			l.cut += l.cuts()
 			before, since := l.cluster.Live().Ops, l.clk.Now()

@@ -23,21 +23,20 @@ import (
 	"github.com/quillon/quillon/tor/swordbox"
 )
 
-// middlebox makes this test binary a middlebox that takes the arguments of
-// quillon run.
+// middlebox makes this test binary a middlebox that takes the arguments of quillon run.
 const middlebox = "QUILLON_DEMO_TEST_MIDDLEBOX"
 
-// limit is the limit of the middlebox's heartbeat; empty: what it has by itself.
+// limit is the limit of the middlebox's heartbeat; empty: the default.
 const limit = "QUILLON_DEMO_TEST_LIMIT"
 
-// state is the file that has what outlives the middlebox; empty: nothing does.
+// state is the file with the state that outlives the middlebox; empty: there is none.
 const state = "QUILLON_DEMO_TEST_STATE"
 
 func command() Command {
 	return Command{Path: "/proc/self/exe", Args: []string{"middlebox"}, Env: []string{middlebox + "=1"}}
 }
 
-// patient is a middlebox past which nothing goes when the machine pauses it.
+// patient is a middlebox that no frame passes by when the machine pauses it.
 func patient() Command {
 	c := command()
 	c.Env = append(c.Env, limit+"=20s")
@@ -128,8 +127,7 @@ func TestInNamespaces(t *testing.T) {
 	}
 }
 
-// stateMemory is memory in the file that the environment names, if it does: it outlives
-// the process.
+// stateMemory maps the file that the environment names, if it names one. The memory outlives the process.
 func stateMemory() func(string, int) ([]byte, error) {
 	name := os.Getenv(state)
 	if name == "" {

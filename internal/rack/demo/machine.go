@@ -11,7 +11,7 @@ import (
 	"github.com/quillon/quillon/internal/version"
 )
 
-// ThisMachine describes the machine that runs this.
+// ThisMachine describes this machine.
 func ThisMachine() Machine {
 	kb, _ := strconv.Atoi(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB"))
 	cpu := field("/proc/cpuinfo", "model name")
@@ -26,7 +26,7 @@ func ThisMachine() Machine {
 	}
 }
 
-// ThisVersion tells the versions of this program, its compiler and its kernel.
+// ThisVersion returns the versions of this program, its compiler and the kernel.
 func ThisVersion() Versions {
 	v := Versions{Quillon: version.This().Version, Go: runtime.Version()}
 	var u unix.Utsname
@@ -36,8 +36,7 @@ func ThisVersion() Versions {
 	return v
 }
 
-// field is the value of the first "name: value" or "name=value" line of a
-// file; empty when there is none.
+// field returns the value of the first "name: value" or "name=value" line of a file, "" if there is none.
 func field(file, name string) string {
 	p, err := os.ReadFile(file)
 	if err != nil {

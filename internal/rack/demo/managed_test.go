@@ -17,8 +17,8 @@ import (
 	"github.com/quillon/quillon/tor/swordbox"
 )
 
-// TestManaged: middleboxes know every connection from the connection managers, before it
-// carries anything, and know that it has ended.
+// TestManaged: middleboxes learn every connection from the connection managers before its first request, and
+// learn that it has ended.
 func TestManaged(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
@@ -92,7 +92,8 @@ func TestManaged(t *testing.T) {
 				}
 			}
 		}
-		// A bridge floods what it does not know the port of yet, so that others' handshakes begin here, too.
+		// A bridge sends a frame to all ports while it does not know the address's port, so handshakes of
+		// other machines begin here, too.
 		for _, k := range inst.Counters() {
 			if k.Node == steer && k.Name == "conns" && (k.Value < uint64(n) || n == 0 && k.Value > uint64(len(nodes))) {
 				t.Errorf("%s: %d connections, want %d", steer, k.Value, n)

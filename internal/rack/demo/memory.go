@@ -13,17 +13,17 @@ import (
 	"github.com/quillon/quillon/nf/port/mem"
 )
 
-// wireDepth is how many frames an in-memory wire holds in each direction.
+// wireDepth is the number of frames that a wire in memory holds in each direction.
 const wireDepth = 4096
 
-// InMemory runs the demo in this process: endpoints, bridge and middlebox in
-// turns on one goroutine, on wires in memory.
+// InMemory runs the demo in this process: endpoints, bridge and middlebox take turns on one goroutine, on
+// wires in memory.
 func InMemory(ctx context.Context, clk clock.Clock, c Config, show func(clock.Time, Progress)) (*Result, error) {
 	nodes, err := topo.Plan(topo.Config{Compute: c.Nodes, IPv6: c.IPv6})
 	if err != nil {
 		return nil, err
 	}
-	// Every wire full in both directions, and what the endpoints hold.
+	// Room for every wire full in both directions, and for what the endpoints hold.
 	pool, err := packet.NewPool(2*wireDepth*(len(nodes)+1)+4096, 128+14+c.MTU+64, nil)
 	if err != nil {
 		return nil, err
@@ -57,11 +57,11 @@ func InMemory(ctx context.Context, clk clock.Clock, c Config, show func(clock.Ti
 	return r, nil
 }
 
-// drive runs the phases while breathe breathes the endpoints, lets the
-// operations end, and then walks the chains.
+// drive runs the phases while breathe runs the endpoints. Then it ends the operations and the connections,
+// and checks the store.
 func drive(ctx context.Context, clk clock.Clock, c Config, s stage, box Box, breathe func(context.Context) error, show func(clock.Time, Progress)) (_ *Result, err error) {
-	// The endpoints must go on for a while after an interrupt that the run
-	// has noticed, but the run must not go on without them.
+	// After an interrupt the endpoints must go on until the run has noticed it, but the run must not go on
+	// without the endpoints.
 	alive, dead := context.WithCancelCause(ctx)
 	breathing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)

@@ -9,15 +9,14 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// small is a run that is over soon; its warm-up is longer than the time for
-// which the steering app only learns.
+// small is a short run. Its warm-up is longer than the time in which the steering app only learns.
 func small() Config {
 	c := Default()
 	c.Warmup, c.Seconds, c.Keys = 0.7, 0.3, 256
 	return c
 }
 
-// holds checks what must hold on any machine.
+// holds checks the results that do not depend on the machine.
 func holds(t *testing.T, r *Result) {
 	t.Helper()
 	for _, p := range r.Phases {
@@ -33,8 +32,8 @@ func holds(t *testing.T, r *Result) {
 	}
 }
 
-// gains says what steering did not gain at half writes. Rates are left out:
-// they are the machine's.
+// gains is an error if steering did not gain enough at half writes. Rates are not checked: they depend on the
+// machine.
 func gains(r *Result) error {
 	off, write, both := r.Phases[0], r.Phases[1], r.Phases[2]
 	switch {
@@ -51,7 +50,7 @@ func gains(r *Result) error {
 func TestInMemory(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		c := small()
-		c.IPv6, c.CM = ipv6, !ipv6 // and by configuration
+		c.IPv6, c.CM = ipv6, !ipv6 // connections by configuration, or by the connection managers
 		r, err := InMemory(t.Context(), clock.NewWall(), c, func(clock.Time, Progress) {})
 		if err != nil {
 			t.Fatal(err)

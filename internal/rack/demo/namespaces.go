@@ -14,11 +14,9 @@ import (
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
-// InNamespaces runs the demo in network namespaces: the endpoints in this
-// process, on AF_XDP sockets of their machines, the middlebox, quillon run, in
-// another.
-// Without privileges, or without AF_XDP, the error wraps port.ErrNotSupported.
-// However it ends, nothing is left behind.
+// InNamespaces runs the demo in network namespaces: the endpoints in this process, on AF_XDP sockets of their
+// machines, the middlebox (quillon run) in another process. Without privileges, or without AF_XDP, the error
+// wraps port.ErrNotSupported. However the run ends, nothing is left behind.
 func InNamespaces(ctx context.Context, clk clock.Clock, c Config, quillon Command, show func(clock.Time, Progress)) (_ *Result, err error) {
 	show(clk.Now(), Progress{Step: "building the rack"})
 	r, err := raise(ctx, clk, &c, quillon)
@@ -43,11 +41,11 @@ type rack struct {
 	top     *topo.Topology
 	cables  cables
 	load    stage
-	cluster *clover.Cluster // of Clover
+	cluster *clover.Cluster // nil: the store is not Clover
 	box     *outer
 }
 
-// raise builds a rack; the endpoints do nothing yet.
+// raise builds a rack. The endpoints do nothing yet.
 func raise(ctx context.Context, clk clock.Clock, c *Config, quillon Command) (_ *rack, err error) {
 	r := &rack{}
 	if r.top, err = topo.New(topo.Config{Compute: c.Nodes, MTU: c.MTU, IPv6: c.IPv6}); err != nil {
@@ -71,7 +69,7 @@ func raise(ctx context.Context, clk clock.Clock, c *Config, quillon Command) (_ 
 	return r, nil
 }
 
-// Close takes the rack down.
+// Close removes the rack.
 func (r *rack) Close() error {
 	var errs []error
 	if r.box != nil {
@@ -80,9 +78,9 @@ func (r *rack) Close() error {
 	return errors.Join(append(errs, r.cables.Close(), r.top.Close())...)
 }
 
-// cables are the nodes' ports in their namespaces.
+// cables are the ports of the nodes in their namespaces.
 type cables struct {
-	kind  string // of port
+	kind  string // kind of the ports
 	ports []port.Port
 	close []func() error
 }
@@ -103,7 +101,7 @@ func (c *cables) open(clk clock.Clock, n *topo.Node) (port.Port, error) {
 	return dev.Ports[0], nil
 }
 
-// Close puts the interfaces back.
+// Close closes the ports, which restores the interfaces.
 func (c *cables) Close() error {
 	var errs []error
 	for _, f := range c.close {
@@ -113,9 +111,9 @@ func (c *cables) Close() error {
 	return errors.Join(errs...)
 }
 
-// breathe runs all endpoints in turns on one thread, and waits for all their
-// ports together when there is nothing to do: where cores are few, threads for
-// each would only take them from the middlebox.
+// breathe runs all endpoints in turn on one thread, which waits for all their ports together when there is
+// nothing to do. On a machine with few cores, a thread for each endpoint would only take processor time from
+// the middlebox.
 func (c *cables) breathe(ctx context.Context, clk clock.Clock, workers []host.Worker) error {
 	return host.SpinOn(ctx, clk, c.ports, workers...)
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/quillon/quillon/tor/swordbox"
 )
 
-// cloverName is the store that is steered; all others are those of rack/store, whose
-// words a swordbox keeps.
+// cloverName is the store whose clients are steered. All others are those of rack/store; a swordbox keeps
+// their shared words.
 const cloverName = "clover"
 
-// Stores are the names of all stores.
+// Stores returns the names of all stores.
 func Stores() []string { return append([]string{cloverName}, store.Names()...) }
 
-// About says what a store is.
+// About describes a store in a line.
 func About(name string) string {
 	if k, err := store.Named(name); err == nil {
 		return k.Summary
@@ -32,13 +32,13 @@ func About(name string) string {
 	return "a key/value store of chains of entries (Tsai, Shan and Zhang, USENIX ATC 2020)"
 }
 
-// Ordered reports whether a store has its keys in order: ranges can be read, and keys deleted.
+// Ordered reports whether a store has its keys in order, so that ranges can be read, and keys can be deleted.
 func Ordered(name string) bool {
 	k, err := store.Named(name)
 	return err == nil && k.Ordered
 }
 
-// Works are what sessions of a store can do; none: they read and write keys.
+// Works returns what sessions of a store can do; none: they read and write keys.
 func Works(name string) []string {
 	if k, err := store.Named(name); err == nil {
 		return k.Works
@@ -49,7 +49,7 @@ func Works(name string) []string {
 // boxModes are the phases of a swordbox.
 var boxModes = []string{"off", "mux", "replace"}
 
-// modes are the phases of a run.
+// modes returns the phases of a run.
 func (c *Config) modes() []string {
 	if c.Store == cloverName {
 		return cloverModes[:]
@@ -57,7 +57,7 @@ func (c *Config) modes() []string {
 	return boxModes
 }
 
-// kind is the store of a run that is not Clover, and what its memory node is to hold.
+// kind returns the store of a run that is not Clover, and what its memory node holds.
 func (c *Config) kind() (*store.Kind, store.Spec, error) {
 	s := store.Spec{Keys: c.Keys, Value: c.Value, Work: c.Work, Clients: len(boxModes) * c.Nodes, Sessions: len(boxModes) * c.Nodes * c.Clients}
 	k, err := store.Named(c.Store)
@@ -67,7 +67,7 @@ func (c *Config) kind() (*store.Kind, store.Spec, error) {
 	return k, s, err
 }
 
-// checkOther refuses what cannot run of a store that is not Clover.
+// checkOther is Check for a store that is not Clover.
 func (c *Config) checkOther() error {
 	if !slices.Contains(Stores(), c.Store) {
 		return fmt.Errorf("store %q is none of %s", c.Store, strings.Join(Stores(), ", "))
@@ -77,7 +77,7 @@ func (c *Config) checkOther() error {
 	return err
 }
 
-// titleOther is title of a store that is not Clover.
+// titleOther is title for a store that is not Clover.
 func (c *Config) titleOther() string {
 	if c.Work != "" {
 		return fmt.Sprintf("%s, %s on %s words, %d x %d clients", c.Store, c.Work, thousands(float64(c.Keys)), c.Nodes, c.Clients)
@@ -86,10 +86,10 @@ func (c *Config) titleOther() string {
 		c.Store, c.Workload, 100*mixes[c.Workload].Writes, thousands(float64(c.Keys)), c.Value, c.Zipf, c.Nodes, c.Clients)
 }
 
-// mostKept is how many operations a run keeps, to be checked at the end.
+// mostKept is the most operations that a run records to check them at the end.
 const mostKept = 500_000
 
-// fleet is the load of a store that is not Clover.
+// fleet implements stage for a store that is not Clover.
 type fleet struct {
 	*store.Fleet
 	clk     clock.Clock
@@ -99,7 +99,7 @@ type fleet struct {
 	since   clock.Time
 }
 
-// newOther puts a store and its clients on the nodes' ports.
+// newOther makes a store and its clients on the nodes' ports, and returns the middlebox for them.
 func newOther(clk clock.Clock, c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, error)) (stage, *boxed, error) {
 	k, spec, err := c.kind()
 	if err != nil {
@@ -215,7 +215,7 @@ func (f *fleet) Verdict() Integrity {
 	return Integrity{Keys: uint64(v.Keys), AckedWrites: v.Written, Lost: uint64(v.Lost), Checked: uint64(v.Checked), Wrong: v.Wrong, Words: len(f.kind.Works) > 0}
 }
 
-// other is String of a store that is not Clover.
+// other is String for a store that is not Clover.
 func (i Integrity) other() string {
 	what := "keys"
 	if i.Words {

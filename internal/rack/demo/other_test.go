@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// others are runs of each store that is not Clover, which are over soon.
+// others are short runs of each store that is not Clover.
 func others(t *testing.T) (all []Config) {
 	for _, name := range store.Names() {
 		c := small()
@@ -26,7 +26,7 @@ func others(t *testing.T) (all []Config) {
 	return all
 }
 
-// heldBoxed checks that each phase did what it is for.
+// heldBoxed checks that each phase had its mode's effects.
 func heldBoxed(t *testing.T, r *Result) {
 	t.Helper()
 	for i, p := range r.Phases {
@@ -62,7 +62,7 @@ func TestOthersInNamespaces(t *testing.T) {
 	}
 }
 
-// TestVerdictFails: what is wrong is said, and is no OK.
+// TestVerdictFails: a wrong result is told, and is not OK.
 func TestVerdictFails(t *testing.T) {
 	for _, v := range []Integrity{{Keys: 1, Checked: 1, Lost: 1}, {Keys: 1, Checked: 1, Wrong: "key 1: no order"}, {Wrong: "lock 3 is still held"}} {
 		if s := v.String(); v.OK() || !strings.HasPrefix(s, "integrity: FAILED") || !strings.Contains(s, v.Wrong) {

@@ -13,14 +13,14 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 )
 
-// control is the middlebox's socket, in the switch's own /run.
+// control is the middlebox's control socket, in the /run of the switch's mount namespace.
 const control = "/run/demo.sock"
 
-// niceness lets the middlebox run as if it had a core of its own, where it has
-// to share one: a pause makes it forget what it knows.
+// niceness gives the middlebox a processor almost as if it had one of its own, where it has to share one:
+// after a pause it forgets what it knows.
 const niceness = -10
 
-// A middlebox that runs answers within these.
+// The times within which a middlebox starts and answers, and the interval at which it is dialled.
 const (
 	startTime  = 10 * time.Second
 	answerTime = 5 * time.Second
@@ -38,8 +38,8 @@ type outer struct {
 	client *admin.Client
 }
 
-// startOuter starts the middlebox and waits until it answers. It is quillon,
-// or what takes the same arguments behind its own.
+// startOuter starts the middlebox and waits until it answers. quillon is the program, or another one that
+// takes the same arguments after its own.
 func startOuter(ctx context.Context, top *topo.Topology, x *boxed, quillon Command) (*outer, error) {
 	b := &outer{space: top.Switch, cmd: quillon, box: x}
 	b.cmd.Nice = niceness
@@ -51,7 +51,7 @@ func startOuter(ctx context.Context, top *topo.Topology, x *boxed, quillon Comma
 	return b, nil
 }
 
-// start starts the process; an earlier one must have ended.
+// start starts the process and connects to it; an earlier one must have ended.
 func (b *outer) start(ctx context.Context) error {
 	p, err := StartProcess(b.space, b.cmd)
 	if err != nil {
@@ -82,14 +82,14 @@ func (b *outer) start(ctx context.Context) error {
 	}
 }
 
-// process is the one that runs now, or ran last.
+// process returns the newest process, which may have ended, and its client.
 func (b *outer) process() (*Process, *admin.Client) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.proc, b.client
 }
 
-// ask runs one request; a process that ended or does not answer is an error.
+// ask sends one request. It is an error if the process has ended or does not answer.
 func (b *outer) ask(f func(*admin.Client) error) error {
 	p, client := b.process()
 	answered := make(chan error, 1)
@@ -138,7 +138,7 @@ func (b *outer) Totals() (t Totals, err error) {
 	return t, err
 }
 
-// Info is what the process printed when it started: what was bound.
+// Info returns what the newest process has printed, at first its ports.
 func (b *outer) Info() string {
 	p, _ := b.process()
 	return p.Log()

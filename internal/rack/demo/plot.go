@@ -13,12 +13,12 @@ import (
 
 var shades = map[string]color.NRGBA{"off": chart.Off, "write": chart.Write, "read-write": chart.ReadWrite, "mux": chart.Write, "replace": chart.ReadWrite}
 
-// bar is a bar with its value on top, and its ratio to base, unless that is 0.
+// bar returns a bar with its value on top and, if base is not 0, its ratio to base.
 func bar(x, v, base float64, shade color.Color) chart.Bar {
 	return chart.Bar{X: x, Y: v, Shade: shade, Text: decimal(v), Note: ratio(v, base)}
 }
 
-// panel is a plot of bars over named groups.
+// panel returns a plot of bars over named groups.
 func panel(title string, groups []string, at []float64, bars []chart.Bar) *plot.Plot {
 	p := chart.Plot(title, "", "")
 	p.X.Tick.LineStyle.Width = 0
@@ -42,12 +42,12 @@ func tickLabel(v float64) string {
 	return fmt.Sprintf("%g", v)
 }
 
-// made says where and by what the figures were measured.
+// made says where and with what the figures were measured.
 func made(wire string, m Machine, v Versions) string {
 	return fmt.Sprintf("%s; %s, %d cores, Linux %s; quillon %s", wire, m.CPU, m.Cores, v.Kernel, v.Quillon)
 }
 
-// phases are bars of a value in each phase, the first at x0.
+// phases returns the bars of a value in each phase, the first at x0.
 func (r *Result) phases(x0 float64, value func(p *Phase) float64) (bars []chart.Bar) {
 	for i := range r.Phases {
 		base := 0.0
@@ -71,7 +71,7 @@ func (r *Result) Plot(prefix string) error {
 	one := func(title string, value func(p *Phase) float64) *plot.Plot {
 		return panel(title, names, places, r.phases(0, value))
 	}
-	// The tails of reads and writes share a panel: one group each.
+	// The tails of reads and writes share a panel, with a group for each.
 	var tails []chart.Bar
 	var groups []string
 	var at []float64
@@ -104,7 +104,7 @@ func (r *Result) Plot(prefix string) error {
 	return f.Save(prefix)
 }
 
-// groups is a panel of bars, a group for each workload and a bar for each variant that has a value.
+// groups returns a panel of bars, with a group for each workload and a bar for each variant that has a value.
 func (r *ClioResult) groups(title string, value func(x *ClioRow) float64) *plot.Plot {
 	var bars []chart.Bar
 	var at []float64
@@ -122,7 +122,7 @@ func (r *ClioResult) groups(title string, value func(x *ClioRow) float64) *plot.
 		x += 0.8
 	}
 	p := panel(title, names, at, bars)
-	p.X.Tick.Length = vg.Points(9) // of no line: between axis and name
+	p.X.Tick.Length = vg.Points(9) // the tick has no line; this is the distance between axis and name
 	return p
 }
 

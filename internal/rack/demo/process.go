@@ -16,8 +16,8 @@ import (
 	"github.com/quillon/quillon/internal/rack/topo"
 )
 
-// Process is a program that runs in a namespace. The kernel kills it when
-// this process, or the namespace's thread, ends.
+// Process is a program that runs in a namespace. The kernel kills the program when this process, or the
+// namespace's thread, ends.
 type Process struct {
 	cmd  *exec.Cmd
 	log  tail
@@ -28,22 +28,20 @@ type Process struct {
 // Command is a program with its arguments.
 type Command struct {
 	Path string
-	Args []string // its name first
-	Env  []string // beside this process's
-	Nice int      // as nice(1) has it; what is not permitted is not done
+	Args []string // the first one is the program's name
+	Env  []string // in addition to this process's environment
+	Nice int      // nice value; if it is not permitted, it is not set
 }
 
-// StartProcess starts c in s. Its output is kept: the end of it explains a
-// failure.
+// StartProcess starts c in s. It keeps the end of the program's output, which explains a failure.
 func StartProcess(s *topo.Space, c Command) (*Process, error) {
 	p := &Process{cmd: exec.Command(c.Path), done: make(chan struct{})}
 	p.cmd.Args, p.cmd.Env = c.Args, append(os.Environ(), c.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
-	// A group of its own: Ctrl-C reaches only the demo, which stops the
-	// process in its turn.
+	// The process has a group of its own, so that Ctrl-C reaches only the demo, which then stops the process.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := s.Do(func() error {
-		// The thread's, which the process inherits.
+		// This sets the nice value of the thread, which the process inherits.
 		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, c.Nice)
 		return p.cmd.Start()
 	}); err != nil {
@@ -56,7 +54,7 @@ func StartProcess(s *topo.Space, c Command) (*Process, error) {
 	return p, nil
 }
 
-// PID of the process.
+// PID returns the process's ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Signal sends a signal.
@@ -65,11 +63,11 @@ func (p *Process) Signal(sig syscall.Signal) error { return p.cmd.Process.Signal
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Log is the end of what the process printed.
+// Log returns the end of what the process printed.
 func (p *Process) Log() string { return p.log.String() }
 
-// Err says how the process ended, with the last line that it printed; only
-// after Done.
+// Err says how the process ended, with the last line that it printed. It must not be called before Done is
+// closed.
 func (p *Process) Err() error {
 	last := strings.TrimSpace(p.log.String())
 	if i := strings.LastIndexByte(last, '\n'); i >= 0 {
@@ -84,10 +82,10 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%s: %w: %s", p.cmd.Args[0], p.err, last)
 }
 
-// grace is how long a process may take to end when asked to.
+// grace is the time that a process may take to end after it was asked to.
 const grace = 10 * time.Second
 
-// Stop asks the process to end, waits, and kills it when it does not.
+// Stop asks the process to end and waits; after grace it kills the process and returns an error.
 func (p *Process) Stop() error {
 	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err

@@ -88,7 +88,7 @@ func TestProcessFails(t *testing.T) {
 	}
 }
 
-// A middlebox that does not start says why, and the rack goes.
+// If a middlebox does not start, the error has its output, and the rack is removed.
 func TestMiddleboxFails(t *testing.T) {
 	c := small()
 	r, err := raise(t.Context(), clock.NewWall(), &c, shell("echo checking; echo no such thing >&2; exit 2"))

@@ -7,11 +7,11 @@ import (
 
 // Progress is what a run is doing.
 type Progress struct {
-	Phase    string // off, write or read-write; "" before and after
+	Phase    string // the mode of the middlebox; "" before and after
 	Step     string // what is done in the phase: warm-up, measuring, ...
 	OpsPerS  float64
 	FirstTry float64
-	Left     time.Duration // of the whole run, as planned
+	Left     time.Duration // of the whole run, by plan
 }
 
 func (p Progress) String() string {

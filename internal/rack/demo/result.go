@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// cloverModes are Clover's phases in their order: what the middlebox does in each.
+// cloverModes are the phases for Clover in their order: the mode of the middlebox in each of them.
 var cloverModes = [...]string{"off", "write", "read-write"}
 
-// titles of the phases, for people.
+// titles are the names of the phases for people.
 var titles = map[string]string{"off": "pass-through", "write": "write steering", "read-write": "write+read steering", "mux": "shared connections", "replace": "atomics as WRITEs"}
 
-// Micros is a time in microseconds; NaN, null in JSON, where there is none: a
-// mix without writes has no write latency.
+// Micros is a time in microseconds; NaN, in JSON null, if there is none: a mix without writes has no write
+// latency.
 type Micros float64
 
-// None is the Micros of nothing.
+// None returns the Micros that stands for no time.
 func None() Micros { return Micros(math.NaN()) }
 
 // MarshalJSON implements json.Marshaler.
@@ -46,7 +46,8 @@ func (m Micros) String() string {
 	return decimal(float64(m))
 }
 
-// decimal has three significant digits or all before the point.
+// decimal formats a number with three significant digits, or with all digits before the point if these are
+// more.
 func decimal(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 100:
@@ -57,7 +58,7 @@ func decimal(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// thousands is v without decimals, grouped by commas.
+// thousands formats v without decimals, with commas between groups of three digits.
 func thousands(v float64) string {
 	s := fmt.Sprintf("%.0f", math.Abs(v))
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -71,14 +72,14 @@ func thousands(v float64) string {
 
 // Phase is what was measured in one phase, warm-up excluded.
 type Phase struct {
-	Name     string  `json:"name"` // off, write or read-write
+	Name     string  `json:"name"` // the mode of the middlebox
 	Seconds  float64 `json:"seconds"`
 	Ops      uint64  `json:"ops"`
-	Errors   uint64  `json:"errors"` // operations that a client gave up
+	Errors   uint64  `json:"errors"` // operations that ended with an error, or with an unknown end
 	OpsPerS  float64 `json:"ops_per_s"`
 	FirstTry float64 `json:"first_try"` // share of the operations, 0 to 1
-	// As the middlebox counted them: frames and bytes that entered it from
-	// either side, per operation that the clients finished.
+	// As the middlebox counted them: frames and bytes that entered the middlebox from either side, per
+	// operation that the clients finished.
 	PacketsPerOp float64 `json:"packets_per_op"`
 	BytesPerOp   float64 `json:"bytes_per_op"`
 	ReadP50      Micros  `json:"read_p50_us"`
@@ -88,29 +89,29 @@ type Phase struct {
 	WriteP99     Micros  `json:"write_p99_us"`
 	WriteP999    Micros  `json:"write_p999_us"`
 	Steered      uint64  `json:"steered"` // packets that the middlebox rewrote
-	// Operations that went over another's connection, and atomics that went as WRITEs.
+	// Moved are operations that went over another client's connection, Replaced atomics that went as WRITEs.
 	Moved    uint64 `json:"moved,omitempty"`
 	Replaced uint64 `json:"replaced,omitempty"`
-	// Missed packets went past the middlebox in the kernel, against its wish:
-	// it was too slow or away.
+	// Missed counts packets that crossed in the kernel although the middlebox wanted them: it was too slow,
+	// or away.
 	Missed uint64 `json:"missed"`
 }
 
-// Integrity is the result of walking every key's chain in the memory node, or of looking at all that a
-// store of another kind holds.
+// Integrity is the result of walking every key's chain in the memory node, or, for other stores, of checking
+// all that the store holds.
 type Integrity struct {
 	Keys        uint64 `json:"keys"`
 	AckedWrites uint64 `json:"acked_writes"`
 	Lost        uint64 `json:"lost"`
 	BrokenLinks uint64 `json:"broken_links"`
-	// Not of Clover: operations of which one order explains all that clients were told, and
-	// what the memory holds at the end; what is wrong with that, or with the memory.
+	// For stores other than Clover: Checked operations have one order that explains all answers and what the
+	// memory holds at the end. Wrong says what is wrong with the answers or the memory.
 	Checked uint64 `json:"checked,omitempty"`
 	Wrong   string `json:"wrong,omitempty"`
 	Words   bool   `json:"words,omitempty"` // Keys are words
 }
 
-// OK reports that nothing is lost.
+// OK reports whether nothing is lost or wrong.
 func (i Integrity) OK() bool { return i.Lost == 0 && i.BrokenLinks == 0 && i.Wrong == "" }
 
 func (i Integrity) String() string {
@@ -124,14 +125,14 @@ func (i Integrity) String() string {
 	return fmt.Sprintf("integrity: FAILED: %s, %s lost, %s broken links", walked, thousands(float64(i.Lost)), thousands(float64(i.BrokenLinks)))
 }
 
-// Versions of what ran.
+// Versions are the versions of the programs of a run.
 type Versions struct {
 	Quillon string `json:"quillon"`
 	Go      string `json:"go"`
 	Kernel  string `json:"kernel"`
 }
 
-// Machine that it ran on.
+// Machine is the machine of a run.
 type Machine struct {
 	CPU      string `json:"cpu"`
 	Cores    int    `json:"cores"`
@@ -139,7 +140,7 @@ type Machine struct {
 	OS       string `json:"os"`
 }
 
-// Setting is where a demo ran, and how.
+// Setting says where and how a demo ran.
 type Setting struct {
 	Machine  Machine  `json:"machine"`
 	Command  []string `json:"command"`
@@ -149,10 +150,10 @@ type Setting struct {
 
 func here() Setting { return Setting{Machine: ThisMachine(), Versions: ThisVersion()} }
 
-// By notes the command that was typed.
+// By stores the command line.
 func (s *Setting) By(command []string) { s.Command = command }
 
-// Result of a whole run.
+// Result is the result of a whole run.
 type Result struct {
 	Setting
 	Config    Config    `json:"config"`
@@ -192,7 +193,7 @@ func writeFile(name string, write func(io.Writer) error) error {
 	return f.Close()
 }
 
-// ratio is "1.23x", or nothing where there is nothing to compare.
+// ratio returns "1.23x", or "" if there is nothing to compare with.
 func ratio(v, base float64) string {
 	if base == 0 || math.IsNaN(v) || math.IsNaN(base) {
 		return ""
@@ -200,8 +201,8 @@ func ratio(v, base float64) string {
 	return fmt.Sprintf("%.2fx", v/base)
 }
 
-// WriteTable writes the phases side by side, each with its ratio to the
-// first, and the verdict of integrity.
+// WriteTable writes the phases side by side, each with its ratio to the first one, and the verdict of
+// integrity.
 func (r *Result) WriteTable(w io.Writer) error {
 	type row struct {
 		name   string

@@ -92,7 +92,7 @@ func TestTableOfReadsOnlyAndLoss(t *testing.T) {
 	}
 }
 
-// The names are an interface: others read the file.
+// The names are an interface: other programs read the file.
 func TestJSON(t *testing.T) {
 	r := sample()
 	r.Phases[0].WriteP99 = None()

@@ -12,66 +12,64 @@ import (
 // Box is the middlebox as a run sees it, wherever it runs. Its methods may be
 // called from any goroutine.
 type Box interface {
-	// SetMode switches what is steered: off, write or read-write.
+	// SetMode switches the mode: off, and for Clover write or read-write, for other stores mux or replace.
 	SetMode(mode string) error
-	// Totals are the counts since the box was started.
+	// Totals returns the counts since the box was started.
 	Totals() (Totals, error)
 }
 
-// Totals are what a Box counted, on both sides together.
+// Totals are the counts of a Box, of both sides together.
 type Totals struct {
 	Packets uint64 // RoCE frames that it saw
-	Bytes   uint64 // of these
-	Steered uint64 // of the packets, sent to another address than they asked for
-	Missed  uint64 // went past it against its wish
-	// Operations that went over another's connection, and atomics that went as WRITEs.
+	Bytes   uint64 // their bytes
+	Steered uint64 // those of the packets that were sent to another address than they asked for
+	Missed  uint64 // packets that crossed although the box wanted them
+	// Operations that went over another client's connection, and atomics that went as WRITEs.
 	Moved, Replaced uint64
 }
 
-// Clients are the load as a run sees it. Its methods may be called from any
-// goroutine.
+// Clients are the load, as a run sees it. Its methods may be called from any goroutine.
 type Clients interface {
-	// Live are the operations since the clients were started.
+	// Live returns the operations since the clients were started.
 	Live() Ops
-	// Begin starts to measure anew, while operations go on; End returns what
-	// was measured since.
+	// Begin begins a new measurement, while operations go on; End returns what was measured since then.
 	Begin()
 	End(ctx context.Context) (Measured, error)
 }
 
-// Ops are numbers of operations.
+// Ops are counts of operations.
 type Ops struct {
 	Done     uint64
-	FirstTry uint64 // of those, without a retry
-	Failed   uint64 // given up with an error
-	Spent    bool   // no more may begin: see Budget
+	FirstTry uint64 // those done without a retry
+	Failed   uint64 // those that ended with an error
+	Spent    bool   // no more operations may begin: see Budget
 }
 
-// Measured is a phase as the clients saw it.
+// Measured is what the clients measured in a phase.
 type Measured struct {
 	Ops
 	Elapsed     time.Duration
 	Read, Write Latency
 }
 
-// Budget is of Clients that keep what they were told: there is room for so much.
+// Budget is implemented by Clients that record answers, for which they have limited room.
 type Budget interface {
-	// Allow says which share of all, 0 to 1, may have begun from now on.
+	// Allow sets the share of all operations, 0 to 1, that may have begun from now on.
 	Allow(share float64)
 }
 
-// Comer is of Clients that come anew for each phase, as the middlebox knows only connections that were made while
-// it was to follow them.
+// Comer is implemented by Clients that connect again for each phase, because the middlebox knows only
+// connections that were made while it was to follow them.
 type Comer interface {
-	// Leave stops the load and ends all connections, Return makes new ones and goes on.
+	// Leave stops the load and ends all connections; Return makes new ones and continues.
 	Leave(ctx context.Context) error
 	Return(ctx context.Context) error
 }
 
-// Latency are percentiles of an operation's time.
+// Latency has percentiles of the time of operations.
 type Latency struct{ P50, P99, P999 Micros }
 
-// Run measures the phases. show is called several times a second.
+// Run runs and measures the phases. It calls show several times a second.
 func Run(ctx context.Context, clk clock.Clock, c Config, clients Clients, box Box, show func(clock.Time, Progress)) ([]Phase, error) {
 	r := runner{clk: clk, clients: clients, show: show}
 	warmup, measure := seconds(c.Warmup), seconds(c.Seconds)
@@ -142,7 +140,7 @@ func (r *runner) turn(ctx context.Context, i int, mode string, box Box) error {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// phase puts together what both sides saw.
+// phase makes a Phase of what clients and box measured.
 func phase(name string, m Measured, before, after Totals) (Phase, error) {
 	if m.Done == 0 || m.Elapsed <= 0 {
 		return Phase{}, fmt.Errorf("phase %s: no operation finished in %s", name, m.Elapsed)
@@ -164,12 +162,12 @@ func phase(name string, m Measured, before, after Totals) (Phase, error) {
 }
 
 const (
-	// interval is how often the progress is shown.
+	// interval is the interval at which the progress is shown.
 	interval = 250 * time.Millisecond
-	// stuck is how long clients may do nothing before the run is given up.
+	// stuck is the time after which a run is given up if no operation ends.
 	stuck = 10 * time.Second
-	// leastOps is how many operations a phase has at least: it lasts longer
-	// on a machine that is too busy for them.
+	// leastOps is the least number of operations of a phase: the phase lasts longer on a machine that is too
+	// busy for them.
 	leastOps = 1000
 )
 
@@ -180,8 +178,7 @@ type runner struct {
 	end     clock.Time
 }
 
-// watch lets d pass, and least operations, and shows what the clients do
-// meanwhile.
+// watch waits for the time d and for at least least operations, and shows what the clients do meanwhile.
 func (r *runner) watch(ctx context.Context, mode, step string, d time.Duration, least uint64) error {
 	now := r.clk.Now()
 	until := now.Add(d)

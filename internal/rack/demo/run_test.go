@@ -11,8 +11,8 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// rig is a Box and Clients whose numbers grow with every question; each mode
-// does 1000 operations a question more than the one before.
+// rig is a Box and Clients whose numbers grow with every question. In each mode a question adds 1000
+// operations more than in the mode before.
 type rig struct {
 	mode    atomic.Int64
 	asked   []string
@@ -58,7 +58,7 @@ func (r *rig) End(context.Context) (Measured, error) {
 	}, nil
 }
 
-// leap is a clock that leaps on at every look.
+// leap is a clock that leaps forward at every look.
 type leap struct{ now clock.Time }
 
 func (l *leap) Now() clock.Time {

@@ -19,7 +19,7 @@ import (
 // mixes are the workloads by letter.
 var mixes = map[string]ycsb.Mix{"A": ycsb.A, "B": ycsb.B, "C": ycsb.C, "W": ycsb.W}
 
-// stage is a store with its clients, as a run drives them while somebody breathes the workers.
+// stage is a store with its clients, as a run drives them while the workers are run elsewhere.
 type stage interface {
 	Clients
 	Workers() []host.Worker
@@ -29,13 +29,13 @@ type stage interface {
 	// Stop waits until no operation is under way, Disconnect until no connection is left.
 	Stop(ctx context.Context) error
 	Disconnect(ctx context.Context) error
-	// Verdict looks at everything, at rest; Walking says in words how.
+	// Verdict checks the store at rest; Walking describes that for the progress.
 	Verdict() Integrity
 	Walking() string
 	Err() error
 }
 
-// newLoad puts the store of a run and its clients on the nodes' ports.
+// newLoad makes the store of a run and its clients on the nodes' ports, and returns the middlebox for them.
 func newLoad(clk clock.Clock, c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, error)) (stage, *boxed, error) {
 	if c.Store != cloverName {
 		return newOther(clk, c, nodes, open)
@@ -47,7 +47,7 @@ func newLoad(clk clock.Clock, c *Config, nodes []topo.Node, open func(n *topo.No
 	return &cluster{Cluster: s}, boxOf(c), nil
 }
 
-// newCluster puts a Clover store and its clients on the nodes' ports.
+// newCluster makes a Clover store and its clients on the nodes' ports.
 func newCluster(c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port, error)) (*clover.Cluster, error) {
 	var rack clover.Rack
 	for i := range nodes {
@@ -76,7 +76,7 @@ func newCluster(c *Config, nodes []topo.Node, open func(n *topo.Node) (port.Port
 	}, rack)
 }
 
-// cluster is the load of Clover.
+// cluster implements stage for Clover.
 type cluster struct {
 	*clover.Cluster
 	window clover.Window
@@ -100,7 +100,7 @@ func (s *cluster) End(ctx context.Context) (Measured, error) {
 	}, nil
 }
 
-// latency reads the percentiles off a histogram of nanoseconds.
+// latency returns percentiles of a histogram of nanoseconds.
 func latency(h *hdrhistogram.Histogram) Latency {
 	if h.TotalCount() == 0 {
 		return Latency{None(), None(), None()}
@@ -115,8 +115,8 @@ func (s *cluster) Walking() string { return "walking the chains" }
 
 func (s *cluster) Verdict() Integrity { return verdict(s.Integrity()) }
 
-// verdict is the store's own, as the result has it: a walk of the metadata
-// server that met a broken link counts as one.
+// verdict converts a verdict of Clover's. Walks of the metadata server that met a broken link count as broken
+// links.
 func verdict(v clover.Integrity) Integrity {
 	return Integrity{Keys: v.Keys, AckedWrites: v.AckedWrites, Lost: v.Lost, BrokenLinks: v.BrokenLinks + v.BrokenWalks}
 }

@@ -16,14 +16,14 @@ type Kind uint8
 const (
 	// Read asks for the value of a key.
 	Read Kind = iota
-	// Insert puts a key that is not there.
+	// Insert adds a key that does not exist.
 	Insert
-	// Update gives a key that is there another value.
+	// Update gives an existing key another value.
 	Update
-	// Delete takes a key out.
+	// Delete removes a key.
 	Delete
-	// Recover repairs what a dead session has left, and takes over its memory. It must be
-	// dead for so long that nothing it sent is on its way.
+	// Recover repairs what a dead session has left, and takes over its memory. The session must have been
+	// dead for so long that none of its requests is under way.
 	Recover
 )
 
@@ -36,34 +36,34 @@ type Op struct {
 	Kind Kind
 	// Key and Value are used in place until the operation ends.
 	Key, Value []byte
-	// Dead is the number of the session that Recover is for.
+	// Dead is the number of the session that Recover repairs.
 	Dead uint16
 }
 
-// Result is what became of an operation; valid until the callback returns.
+// Result is the result of an operation, valid until the callback returns.
 type Result struct {
 	Session int
 	Op
-	// Found: the key was there before. An insertion changes nothing then, an update and a
-	// deletion do nothing otherwise. Got is the value that was there; only reads and
-	// insertions are told it: an update whose word lost to another's has happened just before
-	// that, so that the other does not know what it replaced.
+	// Found: the key existed before. If it did, an insertion changes nothing; if it did not, an update or a
+	// deletion changes nothing. Got is the value that the key had; only reads and insertions get it. An
+	// update gets none: if its word lost to another update's, it counts as executed just before that one, so
+	// the other update does not know which value it replaced.
 	Found      bool
 	Got        []byte
 	Err        error
 	Start, End clock.Time
-	// Retries is how often the operation began again.
+	// Retries is how often the operation started again.
 	Retries int
 	onesided.Cost
 }
 
-// Phase is what a client is doing when it may be made to fail.
+// Phase is what a client is doing at a moment at which it may be made to fail (Config.Cut).
 type Phase uint8
 
 const (
 	// Writing posts an object.
 	Writing Phase = iota
-	// Proposing posts the CASes of a slot's backups, Fixing those of backups that have others' words.
+	// Proposing posts the CASes of a slot's backups, Fixing those of backups that have another client's word.
 	Proposing
 	Fixing
 	// Logging posts the old word into the object.
@@ -72,16 +72,16 @@ const (
 	Committing
 	// Freeing marks an object that nothing refers to.
 	Freeing
-	// Repairing is all that of a recovery, and taking over blocks.
+	// Repairing is everything that a recovery posts, to repair operations and to take over blocks.
 	Repairing
 	numPhases
 )
 
-// View is who is a member of the store.
+// View says which nodes are members of the store.
 type View struct {
-	// Epoch changes with Alive, which has a bit for each node.
+	// Alive has a bit for each node. Epoch changes whenever Alive does.
 	Epoch, Alive uint32
-	// Until: nothing may be posted from then on before the view is looked at again.
+	// From Until on, nothing may be posted before the view is read again.
 	Until clock.Time
 }
 
@@ -89,44 +89,45 @@ type View struct {
 type Config struct {
 	Layout
 	Sessions int
-	// ID is the number of the first session: all sessions of all lives of all clients
-	// have different ones, from 1 on. A session's memory belongs to its number.
+	// ID is the number of the first session. The sessions of all lives of all clients have different numbers,
+	// from 1 on. A session's memory belongs to its number.
 	ID uint16
-	// CQ is where the completions of all the client's queue pairs arrive.
+	// CQ receives the completions of all queue pairs of the client.
 	CQ *rnic.CQ
-	// Dial connects a session to a node anew; its queue pair before that, if any, is gone
-	// for both sides when Dial returns. An error: try again later.
+	// Dial connects a session to a node again. When Dial returns, the session's earlier queue pair to the
+	// node, if any, must be gone on both sides. After an error the client tries again later.
 	Dial func(now clock.Time, session, node int) (*rnic.QP, Grant, error)
 	// Alloc asks a region's primary for a block of objects of so many units (Cluster.Alloc).
 	Alloc func(now clock.Time, owner uint16, region, units int) (block int, err error)
-	// View is asked before every post (Master.View); nil: all nodes are members for ever.
+	// View is called before every post (Master.View); nil: all nodes are members for ever.
 	View func(now clock.Time) View
-	// Suspect tells the master of a node that does not answer; nil: nobody is told.
+	// Suspect tells the master that a node does not answer; nil: there is no master.
 	Suspect func(now clock.Time, node int)
-	// Next is a session's next operation; false: none now.
+	// Next returns a session's next operation; false: there is none at present.
 	Next func(now clock.Time, session int) (Op, bool)
-	// Done is told every operation's end; nil: nobody is.
+	// Done, if not nil, is called at the end of every operation.
 	Done func(*Result)
 
-	// Cache is how many keys a session remembers the slots of; 0 = 1024, negative: none.
+	// Cache is the number of keys whose slots a session remembers; 0 = 1024, negative: none.
 	Cache int
-	// MissRate is the share of a cached key's uses that found its slot changed, above which
-	// its object is not read beside the slot; 0 = 0.1.
+	// MissRate is a share of the uses of a cached key: if more of them found the slot changed, the key's
+	// object is not read together with the slot; 0 = 0.1.
 	MissRate float64
-	// Blind insertions do not look whether another client inserts the key: they put it at
-	// once, as the public code does. The workload knows that none does.
+	// Blind insertions do not check whether another client inserts the same key. They make their word
+	// permanent at once, as the public code does. The workload must make sure that no other client inserts
+	// the key.
 	Blind bool
-	// Tries is how often an operation begins again; 0 = 1000.
+	// Tries is how often an operation starts again; 0 = 1000.
 	Tries int
 
-	// FailAfter is how long a slot's word stays undecided, or an insertion tentative,
-	// until whoever waits decides it; 0 = 100 ms. Memory of objects is not used anew before
-	// it has been free for as long. A node that cannot be dialled for as long is gone; where
-	// there is a master (Suspect), it has 16 times as long to take it out.
+	// FailAfter is how long a slot may stay undecided, or an insertion tentative, until a session that waits
+	// decides it; 0 = 100 ms. Memory of objects is not reused before it has been free for this time. A node
+	// that cannot be dialled for this time is gone; if there is a master (Suspect), the session waits 16
+	// times as long for the master to remove the node.
 	FailAfter time.Duration
-	// Cut, if not nil, is asked before every request of a post that changes something, the
-	// i-th of it: true makes the session fail there. Nothing behind is posted. The
-	// operation ends with ErrDied.
+	// Cut, if not nil, is called before every request of a post that changes something, the i-th of the post.
+	// If it returns true, the session fails there: it posts nothing more, and the operation ends with
+	// ErrDied.
 	Cut func(now clock.Time, session int, p Phase, i int) bool
 }
 
@@ -134,25 +135,25 @@ type Config struct {
 type Stats struct {
 	Done [5]uint64 // by Kind
 	onesided.Totals
-	Rules     [3]uint64 // rounds won as all, as the majority, as the least
+	Rules     [3]uint64 // rounds won by all backups, by the majority, by the least word
 	Lost      uint64    // rounds that another word won
-	Helped    uint64    // rounds of others that were finished
-	Killed    uint64    // tentative insertions of others that were taken back
-	Withdrawn uint64    // own ones, since the key was there
-	Waited    uint64    // readings of a slot that others decide
-	Again     uint64    // operations that began again
+	Helped    uint64    // rounds of other sessions that were finished
+	Killed    uint64    // tentative insertions of other sessions that were taken back
+	Withdrawn uint64    // own insertions that were taken back, because the key existed
+	Waited    uint64    // READs of a slot whose round another session decides
+	Again     uint64    // operations that started again
 	Hits      uint64    // reads of one round trip
-	Stale     uint64    // uses of the cache that found the slot changed
+	Stale     uint64    // uses of the cache for which the slot had changed
 	Torn      uint64    // objects that were not whole
-	Collected uint64    // objects that were used anew
-	Walked    uint64    // objects that recoveries looked at
-	Redone    uint64    // operations of the dead that recoveries finished
-	Undone    uint64    // operations of the dead that recoveries took back
+	Collected uint64    // objects that were reused
+	Walked    uint64    // objects that recoveries examined
+	Redone    uint64    // operations of dead sessions that recoveries finished
+	Undone    uint64    // operations of dead sessions that recoveries took back
 	Taken     uint64    // blocks that recoveries took over
 	Epochs    uint64    // changes of the view in the middle of an operation
 }
 
-// Add adds another client's totals.
+// Add adds the totals of another client.
 func (s *Stats) Add(o Stats) { onesided.Add(s, o) }
 
 // Client is the client library on one compute node. It implements host.App.
@@ -160,7 +161,7 @@ type Client struct {
 	onesided.Loop[*session]
 	cfg   Config
 	stats Stats
-	err   error // of the geometry: no session works
+	err   error // the geometry does not fit: no session works
 }
 
 // NewClient makes a client; it asks Next for work in its first Step.
@@ -190,8 +191,8 @@ func NewClient(c Config) (*Client, error) {
 	return x, nil
 }
 
-// Stats are the totals so far.
+// Stats returns the totals so far.
 func (c *Client) Stats() Stats { return c.stats }
 
-// Err is why the client does not work: its geometry is not a node's.
+// Err returns why the client does not work: its geometry differs from a node's.
 func (c *Client) Err() error { return c.err }

@@ -22,21 +22,20 @@
 //
 // Where the authors leave something open, or this package differs from them:
 //
-//   - Two clients that insert one key at once may both succeed with the public code, in two
-//     slots. Here an insertion is tentative until it has looked for others (insert). Blind
-//     ones do as the code does.
-//   - A deletion's word is not 0, but says that the slot is free, and refers to the
-//     deletion's object, because SNAPSHOT needs that no word comes into a slot twice while anybody
-//     knows the first one. The object's memory is free when the slot is taken again.
-//   - A session that has waited for a round's winner for FailAfter finishes the round itself, because
-//     the backups' words say who has won. The authors ask the master.
-//   - The log is walked by blocks, and not by lists through the objects: objects are
-//     used anew in any order, which breaks lists. An operation is redone only if some copy of
-//     a slot has its word; a session that lost and was told so need not write that down.
-//   - A session, and not a process, is what owns blocks and is recovered.
-//   - Memory that is free is used anew after FailAfter: a read, and what a round replaces,
-//     is trusted half as long. So is a cached word whose object is read beside its slot.
-//   - A client that is slow for FailAfter counts as dead. Most of what it does then is
-//     harmless, as CASes fail; marking an object free is not.
-//   - A node that was taken out does not come back, and nobody takes its place.
+//   - With the public code, two clients that insert one key at once may both succeed, in two slots. Here an
+//     insertion is tentative until it has looked for others (insert). Blind insertions work as those of the code.
+//   - A deletion's word is not 0, but says that the slot is free, and refers to the deletion's object. The reason:
+//     SNAPSHOT needs that no word comes into a slot a second time while a session still knows the first one. The
+//     object's memory is free when the slot is taken again.
+//   - A session that has waited for a round's winner for FailAfter finishes the round itself, because the backups'
+//     words show the winner. The authors ask the master.
+//   - The log is walked by blocks, and not by lists through the objects: objects are used anew in any order, which
+//     breaks lists. An operation is redone only if some copy of a slot has its word; a session that has learned that
+//     it lost need not write that down.
+//   - A session, and not a process, owns blocks and is recovered.
+//   - Free memory is used anew after FailAfter. A read, and the words that a round replaces, are trusted for half of
+//     that time; so is a cached word whose object is read beside its slot.
+//   - A client that is slow for FailAfter counts as dead. Its later requests are mostly harmless, since their CASes
+//     fail; to mark an object free is not harmless.
+//   - A node that was taken out does not come back, and no other node takes its place.
 package fusee

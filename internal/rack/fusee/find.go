@@ -7,20 +7,20 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// find is what a session knows of the key's buckets.
+// find is what a session knows about the key's buckets.
 type find struct {
 	cells   [2][2 * bucketSlots]slot
 	entries []entry
-	pieces  []piece // of stepCollect
+	pieces  []piece // the pieces that stepCollect reads
 	buckets [2][]byte
 	readAt  clock.Time // when the READ of the slots was posted
-	// at is where the insertion's own tentative word is, -1: nowhere yet.
+	// at is the position of the insertion's own tentative word; -1: it has none.
 	at int
-	// seen is another insertion's tentative word that is waited for.
+	// seen is a tentative word of another insertion that the session waits for.
 	seen   slot
 	seenAt clock.Time
-	cached bool // the entry is the cache's: the key may be elsewhere
-	both   bool // the object was read beside the slot
+	cached bool // the entry is from the cache, so the key may be elsewhere
+	both   bool // the object was read together with the slot
 	was    []byte
 }
 
@@ -31,12 +31,12 @@ type entry struct {
 	buf []byte
 }
 
-// lookup is a session that looks for its key.
+// lookup is a session that searches its key.
 type lookup struct{ *session }
 
 func (s *session) indexOf(node int) Region { return s.grants[node].Index }
 
-// askFind asks for both buckets, and writes the object if it is not yet.
+// askFind asks for both buckets, and writes the object if it was not written yet.
 func (s lookup) askFind(now clock.Time) bool {
 	ring := s.replicas(s.h.sub)
 	if len(ring) == 0 {
@@ -68,7 +68,7 @@ func (s lookup) askFind(now clock.Time) bool {
 	return true
 }
 
-// findDone looks for slots with the key's fingerprint.
+// findDone searches the slots with the key's fingerprint.
 func (s lookup) findDone(now clock.Time) {
 	s.written = s.has
 	s.cached = false
@@ -105,11 +105,11 @@ func (s lookup) askKeys() bool {
 	return true
 }
 
-// keysDone compares keys, and goes on with what is found.
+// keysDone compares the keys, and continues the operation.
 func (s lookup) keysDone(now clock.Time) {
 	c := s.c
 	if len(s.entries) > 0 && now.Sub(s.readAt) > c.cfg.FailAfter/2 {
-		s.stale(now) // memory may have been used anew
+		s.stale(now) // the memory may have been reused
 		return
 	}
 	var live, other *entry
@@ -157,7 +157,7 @@ func (s lookup) keysDone(now clock.Time) {
 	}
 }
 
-// word is that of the session's object.
+// word returns the slot word for the session's object.
 func (s lookup) word() slot { return makeSlot(s.h.fp, s.piece.Size, s.piece.At) }
 
 // stale reads again what can no longer be trusted.
@@ -176,10 +176,10 @@ func (s lookup) stale(now clock.Time) {
 
 // insert decides what an insertion does next.
 //
-// Its word is tentative at first: whoever reads does not see it. Only then does it look
-// whether another inserts the key, and makes its word permanent when none does. Of two that
-// do, each sees the other; the lower slot takes the other's word away, or is waited for. So
-// never are both permanent.
+// Its word is tentative at first, so that readers do not see it. Then the insertion checks whether another
+// one inserts the key, and if there is none, makes its word permanent. If two do the same at the same time,
+// each sees the other. The one in the lower slot takes the other's word away; the one in the higher slot
+// waits for the other. So never are both permanent.
 func (s lookup) insert(now clock.Time, live, other *entry) {
 	c := s.c
 	switch {
@@ -217,8 +217,8 @@ func (s lookup) insert(now clock.Time, live, other *entry) {
 	}
 }
 
-// hole is a free slot: in the emptier of the two combined buckets, and there rather in the
-// main bucket.
+// hole returns a free slot: in the emptier of the two combined buckets, and there in the main bucket if
+// possible.
 func (s lookup) hole() (pos int, w slot, ok bool) {
 	var load [2]int
 	for b := range s.cells {
@@ -244,10 +244,10 @@ func (s lookup) hole() (pos int, w slot, ok bool) {
 	return 0, 0, false
 }
 
-// cache remembers keys' slots: an entry in the place of each key's hash.
+// cache remembers slots by key. Keys whose hashes have the same place replace each other.
 type cache struct{ of []known }
 
-// known is a slot as it was. uses and misses are of the key's.
+// known is a slot as it was read. uses and misses count uses of the key.
 type known struct {
 	sum          uint64
 	pos          int
@@ -285,8 +285,8 @@ func (c *cache) put(key []byte, pos int, w slot, at clock.Time) {
 	k.pos, k.w, k.at = pos, w, at
 }
 
-// askCached asks for the slot that the cache has, and for its object beside it, unless the
-// slot changes too often, or the word is so old that its memory may have been used anew.
+// askCached asks for the slot that the cache has, and for its object at the same time, unless the slot
+// changes too often, or the word is so old that its memory may have been reused.
 func (s lookup) askCached(now clock.Time) bool {
 	k := s.cache.get(s.res.Key)
 	ring := s.replicas(s.h.sub)
@@ -300,7 +300,7 @@ func (s lookup) askCached(now clock.Time) bool {
 	return !s.both || s.askKeys()
 }
 
-// cachedDone takes the object, if the slot is as it was.
+// cachedDone takes the object, if the slot has not changed.
 func (s lookup) cachedDone(now clock.Time) {
 	k, e := s.cache.get(s.res.Key), &s.entries[0]
 	w := slot(le.Uint64(s.Words[0][:]))

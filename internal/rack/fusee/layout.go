@@ -12,20 +12,20 @@ var le = binary.LittleEndian
 
 // Layout is the geometry of a store. Clients and memory nodes must agree on it.
 type Layout struct {
-	// Nodes is how many memory nodes there are, 1 to 16; 0 = 1.
+	// Nodes is the number of memory nodes, 1 to 16; 0 = 1.
 	Nodes int
-	// Replicas is how many nodes have a copy of each slot and of each object, the primary
-	// included; 0 = 1, at most 5.
+	// Replicas is the number of nodes that have a copy of each slot and of each object, the primary included;
+	// 0 = 1, at most 5.
 	Replicas int
-	// Subtables is a power of two; 0 = 32.
+	// Subtables is the number of subtables, a power of two; 0 = 32.
 	Subtables int
-	// Groups is how many bucket groups a subtable has, an even number; 0 = 64. A group is two
-	// main buckets and one that both overflow into.
+	// Groups is the number of bucket groups of a subtable, an even number; 0 = 64. A group is two main
+	// buckets and an overflow bucket that both use.
 	Groups int
-	// Unit is what objects' sizes are multiples of, a power of two from 64; 0 = 256.
+	// Unit is the unit of objects' sizes in bytes, a power of two from 64; 0 = 256.
 	Unit int
-	// Block is the size of a block, of objects of one size; 0 = 64 KiB. Blocks is how many
-	// each node is the primary of; 0 = 256.
+	// Block is the size of a block in bytes, which holds objects of one size; 0 = 64 KiB. Blocks is the
+	// number of blocks of which each node is the primary; 0 = 256.
 	Block, Blocks int
 }
 
@@ -38,7 +38,7 @@ const (
 	maxUnits    = 63
 )
 
-// complete fills in what is zero, and says what cannot be.
+// complete sets defaults, and refuses values that are out of range.
 func (l Layout) complete() (Layout, error) {
 	l.Nodes = cmp.Or(l.Nodes, 1)
 	l.Replicas = cmp.Or(l.Replicas, 1)
@@ -70,24 +70,24 @@ func (l *Layout) subtableSize() int { return l.Groups * groupSize }
 
 func (l *Layout) regionSize() int { return l.Block * l.Blocks }
 
-// copyOn is which of a node's copies is of what begins its ring at first; false: none is.
+// copyOn returns which of the node's copies belongs to the ring that begins at node first; false: none does.
 func (l *Layout) copyOn(node, first int) (int, bool) {
 	k := (node - first%l.Nodes + l.Nodes) % l.Nodes
 	return k, k < l.Replicas
 }
 
-// Capacity is how many slots there are.
+// Capacity returns the number of slots.
 func (l *Layout) Capacity() int { return l.Subtables * l.Groups * 3 * bucketSlots }
 
-// Memory is how many bytes a node has, of a layout whose fields are not 0.
+// Memory returns the bytes of a node's memory. No field of the layout may be 0.
 func (l *Layout) Memory() int64 {
 	return int64(l.Subtables*l.subtableSize()) + int64(l.Replicas)*(int64(l.Blocks)*8+int64(l.regionSize()))
 }
 
-// MaxKey is the longest key.
+// MaxKey is the longest key, in bytes.
 const MaxKey = 1024
 
-// hashed is what a key's hash says.
+// hashed is what is computed from a key's hash.
 type hashed struct {
 	fp  uint8
 	sub int
@@ -95,7 +95,7 @@ type hashed struct {
 	bucket [2]int
 }
 
-// sum64 is FNV-1a, finished as MurmurHash3 is: any 64-bit hash will do.
+// sum64 is FNV-1a, finished like MurmurHash3. Any hash of 64 bits would do.
 func sum64(key []byte) uint64 {
 	h := uint64(14695981039346656037)
 	for _, b := range key {
@@ -106,7 +106,7 @@ func sum64(key []byte) uint64 {
 	return h ^ h>>33
 }
 
-// hash finds a key's places: one combined bucket in each half of the subtable.
+// hash returns the places of a key: a combined bucket in each half of the subtable.
 func (l *Layout) hash(key []byte) hashed {
 	h := sum64(key)
 	half := uint64(l.Groups) // of 2 combined buckets a group
@@ -117,7 +117,7 @@ func (l *Layout) hash(key []byte) hashed {
 	return hashed{fp: uint8(h>>48 ^ h>>56), sub: int(h >> 32 & uint64(l.Subtables-1)), bucket: [2]int{at(first), at(second)}}
 }
 
-// overflow reports whether a slot of a combined bucket is in the bucket that others share.
+// overflow reports whether a slot of a combined bucket is in the overflow bucket.
 func overflow(bucket, slot int) bool {
 	return (bucket/bucketSize%3 == 0) == (slot >= bucketSlots)
 }
@@ -126,7 +126,7 @@ func overflow(bucket, slot int) bool {
 //
 //	fingerprint u8 | size u6, deleted, tentative | node u8 | address in units of 64 bytes, 40 bits, high byte first
 //
-// 0: it was never used. The two flags are not the authors' (package comment).
+// 0: the slot was never used. The two flags are not the authors' (package comment).
 type slot uint64
 
 const (
@@ -134,7 +134,7 @@ const (
 	deleted   slot = 1 << 14
 )
 
-// address is where an object lies: in the copies of a node's region.
+// address is the place of an object: an offset in the copies of a node's region.
 type address struct {
 	node int
 	off  int
@@ -143,7 +143,7 @@ type address struct {
 func makeSlot(fp uint8, units int, a address) slot {
 	var b [8]byte
 	b[0], b[1], b[2] = fp, byte(units), byte(a.node)
-	p := uint64(a.off) >> 6 // units of 64, the smallest
+	p := uint64(a.off) >> 6 // units of 64 bytes, the smallest unit
 	b[3], b[4], b[5], b[6], b[7] = byte(p>>32), byte(p>>24), byte(p>>16), byte(p>>8), byte(p)
 	return slot(le.Uint64(b[:]))
 }
@@ -159,8 +159,8 @@ func (s slot) at() address {
 	return address{node: int(s >> 16 & 0xFF), off: int(p) << 6}
 }
 
-// tomb is the word for a deletion, or for an insertion that was taken back, whose object is
-// that of s: no two of them are equal while the object is not used anew.
+// tomb returns the word that stands for a deletion, or for an insertion that was taken back. It refers to the
+// object of s, so that no two of them are equal while the object is not reused.
 func (s slot) tomb() slot { return s&^(tentative|0xFF) | deleted }
 
 // An object is
@@ -168,7 +168,7 @@ func (s slot) tomb() slot { return s&^(tentative|0xFF) | deleted }
 //	state u8 | op u8 | key's length u16 | value's length u32 | key | value |
 //	CRC of all but the state u32 | 12 bytes of 0 | the slot's old word u64 | its check u8 | op u8 | 6 bytes of 0
 //
-// whose last 32 bytes are the log entry.
+// The last 32 bytes are the log entry.
 const (
 	headSize = 8
 	tailSize = 32
@@ -179,17 +179,17 @@ const (
 // States of an object.
 const (
 	stateUsed  = 1
-	stateFreed = 2 // nothing refers to it any more: its owner may use it anew, later
+	stateFreed = 2 // nothing refers to the object: its owner may reuse it later
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// units is how many an object takes.
+// units returns the number of units that an object takes.
 func (l *Layout) units(key, value int) int {
 	return (headSize + key + value + tailSize + l.Unit - 1) / l.Unit
 }
 
-// putObject makes an object in b, and returns what of it is to be written.
+// putObject makes an object in b, and returns the part of b that must be written.
 func putObject(b []byte, op Kind, key, value []byte) []byte {
 	b[0], b[1] = stateUsed, byte(op)
 	le.PutUint16(b[2:], uint16(len(key)))
@@ -211,7 +211,7 @@ type object struct {
 	tail       []byte
 }
 
-// getObject takes an object apart; false: it is not whole.
+// getObject decodes an object; false: it is not whole.
 func getObject(b []byte) (o object, ok bool) {
 	k, v := int(le.Uint16(b[2:])), int(le.Uint32(b[4:]))
 	n := headSize + k + v
@@ -222,7 +222,7 @@ func getObject(b []byte) (o object, ok bool) {
 	return o, le.Uint32(o.tail) == crc32.Checksum(b[1:n], castagnoli)
 }
 
-// putOld makes the log's commit: the word that the operation replaces, and its check.
+// putOld writes what commits the log entry: the word that the operation replaces, and its check.
 func putOld(b []byte, old slot) []byte {
 	le.PutUint64(b, uint64(old))
 	b[8] = checkOld(b)
@@ -231,7 +231,7 @@ func putOld(b []byte, old slot) []byte {
 
 func checkOld(b []byte) byte { return byte(crc32.Checksum(b[:8], castagnoli)) | 1 }
 
-// old is the word that the operation replaced; false: the log was not committed.
+// old returns the word that the operation replaced; false: the log entry was not committed.
 func (o *object) old() (slot, bool) {
 	b := o.tail[oldAt:]
 	return slot(le.Uint64(b)), b[8] == checkOld(b)

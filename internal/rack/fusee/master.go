@@ -14,30 +14,30 @@ import (
 type MasterConfig struct {
 	Layout
 	CQ *rnic.CQ
-	// Dial connects the master to a node anew.
+	// Dial connects the master to a node again.
 	Dial func(now clock.Time, node int) (*rnic.QP, Grant, error)
-	// FailAfter is how long a node that clients suspect must not be reached; 0 = 100 ms.
+	// FailAfter is how long a suspected node must not be reachable until it is removed; 0 = 100 ms.
 	FailAfter time.Duration
-	// Lease is how long clients may trust a view; 0 = 10 ms. Margin is how much later
-	// nothing that they have posted is on its way; 0 = FailAfter.
+	// Lease is how long clients may trust a view; 0 = 10 ms. Margin is the time after the end of the lease
+	// after which no request that clients have posted is under way; 0 = FailAfter.
 	Lease, Margin time.Duration
 }
 
-// masterStep is what the master does.
+// masterStep is what the master is doing.
 type masterStep uint8
 
 const (
 	watching masterStep = iota
-	probing             // READ of a suspect
-	freezing            // until no client trusts the view
+	probing             // READ of a suspected node
+	freezing            // waits until no client trusts the view
 	reading             // READ of a piece of a subtable, on all its members
 	writing             // CAS of slots that differ
 )
 
-// Master says who is a member, and takes out memory nodes that have vanished: it waits until
-// no client trusts the old view, gives all members' copies of each slot one word, and
-// publishes the new view. Clients ask it directly, as they do dial: it is not
-// of the rack's network, and does not fail (the authors replicate theirs). It implements host.App.
+// Master decides which nodes are members, and removes memory nodes that have vanished. It waits until no
+// client trusts the old view, writes one word into all members' copies of each slot, and publishes the new
+// view. Clients call it directly, as they call Dial: it is not part of the rack's network, and does not fail
+// (the authors replicate theirs). It implements host.App.
 type Master struct {
 	onesided.Loop[*Master]
 	onesided.Session
@@ -45,12 +45,12 @@ type Master struct {
 	l       *Layout
 	grants  []Grant
 	view    View
-	granted clock.Time // until when a client may trust the view
+	granted clock.Time // time until which a client may trust the view
 	step    masterStep
 	suspect int
 	since   clock.Time
 	failed  bool
-	old     uint32 // members before
+	old     uint32 // members in the view before
 	sub     int
 	off     int
 	copies  [maxReplicas][]byte
@@ -60,7 +60,7 @@ type Master struct {
 
 const pieceSize = 4096
 
-// NewMaster makes a master of a store whose nodes are all there.
+// NewMaster makes a master for a store all of whose nodes are members.
 func NewMaster(c MasterConfig) (*Master, error) {
 	var err error
 	if c.Layout, err = c.Layout.complete(); err != nil {
@@ -82,7 +82,7 @@ func NewMaster(c MasterConfig) (*Master, error) {
 	return m, nil
 }
 
-// View is Config.View: who is a member, and how long that may be trusted.
+// View is for Config.View: it returns the members, and until when they may be trusted.
 func (m *Master) View(now clock.Time) View {
 	if m.step < freezing {
 		m.view.Until = now.Add(m.cfg.Lease)
@@ -91,7 +91,7 @@ func (m *Master) View(now clock.Time) View {
 	return m.view
 }
 
-// Suspect is Config.Suspect.
+// Suspect is for Config.Suspect.
 func (m *Master) Suspect(now clock.Time, node int) {
 	if m.step != watching || node < 0 || node >= m.l.Nodes || m.view.Alive>>node&1 == 0 {
 		return
@@ -99,20 +99,20 @@ func (m *Master) Suspect(now clock.Time, node int) {
 	m.suspect, m.since, m.step, m.WakeAt = node, now, probing, now
 }
 
-// Err is why the master does not work.
+// Err returns why the master does not work.
 func (m *Master) Err() error { return m.err }
 
-// Taken is how many nodes were taken out.
+// Taken returns how many nodes were removed.
 func (m *Master) Taken() int { return m.took }
 
-// Next implements onesided.Thread: a master has one operation for ever.
+// Next implements onesided.Thread: a master has one operation that never ends.
 func (m *Master) Next(clock.Time) bool { return false }
 
-// Lost implements onesided.Thread: it goes on from the READs on.
+// Lost implements onesided.Thread: the master continues with the READs.
 func (m *Master) Lost(now clock.Time, _ int) {
 	m.Drop()
 	m.WakeAt = now.Add(onesided.RedialAfter)
-	for k := range m.copies { // what is under way may still write there
+	for k := range m.copies { // requests under way may still write into the old ones
 		m.copies[k] = make([]byte, pieceSize)
 	}
 	if m.step == writing {
@@ -120,7 +120,7 @@ func (m *Master) Lost(now clock.Time, _ int) {
 	}
 }
 
-// Wake implements onesided.Thread: it does what is due.
+// Wake implements onesided.Thread.
 func (m *Master) Wake(now clock.Time) {
 	switch m.step {
 	case probing:
@@ -162,7 +162,7 @@ func (m *Master) link(now clock.Time, node int) bool {
 	return true
 }
 
-// send posts what was asked for.
+// send posts the requests.
 func (m *Master) send(now clock.Time) {
 	if n, _, err := m.Post(func(int, *rnic.SendWR) bool { return true }); err != nil {
 		m.Broke(m, n)
@@ -170,7 +170,7 @@ func (m *Master) send(now clock.Time) {
 	}
 }
 
-// ring are the members that have a subtable.
+// ring returns the members that have the subtable m.sub.
 func (m *Master) ring() (all []int) {
 	for i := range m.l.Replicas {
 		if n := (m.sub + i) % m.l.Nodes; m.view.Alive>>n&1 != 0 {
@@ -180,8 +180,8 @@ func (m *Master) ring() (all []int) {
 	return all
 }
 
-// read reads a piece of a subtable on all its members; those that the node that is gone had no
-// copy of are as they were.
+// read reads a piece of a subtable on all its members. It skips subtables of which the node that is gone had
+// no copy, because they need no change.
 func (m *Master) read(now clock.Time) {
 	for ; m.sub < m.l.Subtables; m.sub, m.off = m.sub+1, 0 {
 		if _, had := m.l.copyOn(m.suspect, m.sub); had && len(m.ring()) > 1 {
@@ -214,7 +214,7 @@ func (m *Master) piece() int { return min(pieceSize, m.l.subtableSize()-m.off) }
 func (m *Master) Done(now clock.Time) {
 	switch m.step {
 	case probing:
-		m.step = watching // it is there
+		m.step = watching // the node answers
 	case reading:
 		m.equalize(now)
 	case writing:
@@ -227,9 +227,8 @@ func (m *Master) Done(now clock.Time) {
 	}
 }
 
-// equalize gives all members of a piece the words of one that was a backup, which may be newer
-// than the primary's, and never older. That decides what is under way: whoever has proposed
-// another word has lost.
+// equalize gives all members of a piece the words of a former backup, which may be newer than the primary's
+// and are never older. That decides all rounds under way: a session that has proposed another word has lost.
 func (m *Master) equalize(now clock.Time) {
 	ring, n := m.ring(), m.piece()
 	from := 0
@@ -255,7 +254,7 @@ func (m *Master) equalize(now clock.Time) {
 	m.send(now)
 }
 
-// wasPrimary reports whether a node was the subtable's primary before.
+// wasPrimary reports whether a node was the subtable's primary in the view before.
 func (m *Master) wasPrimary(node int) bool {
 	for i := range m.l.Replicas {
 		if n := (m.sub + i) % m.l.Nodes; m.old>>n&1 != 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Addresses at which the memory is registered.
+// The addresses at which the memory is registered.
 const (
 	indexVA   = 1 << 40
 	blocksVA  = 2 << 40
@@ -19,11 +19,11 @@ const (
 // Region is remote memory.
 type Region = onesided.Region
 
-// Grant is what a client must know of a memory node.
+// Grant is what a client must know about a memory node.
 type Grant struct {
 	Layout Layout
-	// Index are all subtables, of which the node has some, Blocks who owns each block of the
-	// regions that it has copies of, Objects these regions.
+	// Index has room for all subtables; the node has copies of some. Blocks has the owner of each block of
+	// the regions of which the node has copies, and Objects has these regions.
 	Index, Blocks, Objects Region
 }
 
@@ -46,10 +46,10 @@ func NewMemory(l Layout, node int) (*Memory, error) {
 	return &Memory{Layout: l, node: node, index: make([]byte, l.Subtables*l.subtableSize()), blocks: make([]byte, l.Replicas*l.Blocks*8), objects: make([]byte, l.Replicas*l.regionSize())}, nil
 }
 
-// Serve lets the queue pairs of pd reach the memory.
+// Serve registers the memory in pd, so that its queue pairs can access the memory.
 func (m *Memory) Serve(pd *rnic.PD) (Grant, error) { return m.ServeAt(pd, 0) }
 
-// ServeAt is Serve with addresses that are moved by offset.
+// ServeAt is Serve with all addresses moved by offset.
 func (m *Memory) ServeAt(pd *rnic.PD, offset uint64) (Grant, error) {
 	g := Grant{Layout: m.Layout}
 	err := onesided.Serve(pd, onesided.Part{Mem: m.index, VA: indexVA + offset, To: &g.Index}, onesided.Part{Mem: m.blocks, VA: blocksVA + offset, To: &g.Blocks},
@@ -57,7 +57,7 @@ func (m *Memory) ServeAt(pd *rnic.PD, offset uint64) (Grant, error) {
 	return g, err
 }
 
-// A block's word says whose it is: owner u16 | units of its objects u8.
+// blockWord returns the word of a block: owner u16 | units of its objects u8.
 func blockWord(owner uint16, units int) uint64 { return uint64(owner) | uint64(units)<<16 }
 
 func (m *Memory) blockAt(region, block int) ([]byte, bool) {
@@ -78,7 +78,7 @@ func (m *Memory) objectAt(a address, size int) ([]byte, bool) {
 	return m.objects[k*m.regionSize()+a.off:][:size], true
 }
 
-// Spoil changes a byte of an object that a slot refers to, for tests of checks; false: there is none.
+// Spoil changes a byte of an object to which a slot refers, for tests of checks; false: there is none.
 func (m *Memory) Spoil() bool {
 	for at := 0; at < len(m.index); at += 8 {
 		if w := slot(le.Uint64(m.index[at:])); at%bucketSize != 0 && !w.free() {
@@ -92,7 +92,7 @@ func (m *Memory) Spoil() bool {
 	return false
 }
 
-// Cluster are all memory nodes; nil: that node has vanished.
+// Cluster are all memory nodes; nil: the node has vanished.
 type Cluster []*Memory
 
 // NewCluster makes an empty store.
@@ -112,27 +112,27 @@ func NewCluster(l Layout) (Cluster, error) {
 
 // Errors of operations.
 var (
-	// ErrKey: a key is too short or too long.
+	// ErrKey means that a key is too short or too long.
 	ErrKey = fmt.Errorf("fusee: keys have 1 to %d bytes", MaxKey)
-	// ErrValue: the value is too long.
+	// ErrValue means that the value is too long.
 	ErrValue = fmt.Errorf("fusee: a key and its value fit into %d units of memory", maxUnits)
-	// ErrFull: both buckets of the key are full.
+	// ErrFull means that both buckets of the key are full.
 	ErrFull = errors.New("fusee: the index is full: both buckets of the key have no slot")
-	// ErrNoMemory: no node gives the client another block.
+	// ErrNoMemory means that no node gives the client another block.
 	ErrNoMemory = errors.New("fusee: no memory for the object: the nodes have no block left")
-	// ErrUnknown: the connection broke, and nobody knows whether the operation happened.
+	// ErrUnknown means that the connection broke, so it is not known whether the operation happened.
 	ErrUnknown = errors.New("fusee: the connection broke in the middle: the operation may have happened or not")
-	// ErrGone: all nodes that had what is needed are gone, or do not answer.
+	// ErrGone means that all nodes that had what is needed are gone, or do not answer.
 	ErrGone = errors.New("fusee: no memory node answers that has the key's slots, or its object")
-	// ErrBusy: others change the key all the time.
+	// ErrBusy means that other sessions change the key all the time.
 	ErrBusy = errors.New("fusee: others change the key's slots all the time")
-	// ErrDied: the client was made to fail (Config.Cut).
+	// ErrDied means that the client was made to fail (Config.Cut).
 	ErrDied = errors.New("fusee: the client died in the middle")
-	// ErrOwner: there is no such client.
+	// ErrOwner means that a session's number is out of range, or that a session would repair itself.
 	ErrOwner = errors.New("fusee: sessions have numbers from 1 to 65535, and repair others' than their own")
 )
 
-// layout is the first node's that is there.
+// layout returns the layout of the first node that has not vanished.
 func (c Cluster) layout() *Layout {
 	for _, m := range c {
 		if m != nil {
@@ -142,8 +142,8 @@ func (c Cluster) layout() *Layout {
 	return nil
 }
 
-// Alloc gives an owner a block for objects of so many units in a region: what a node's
-// processor does, asked by other means than the index.
+// Alloc gives an owner a block for objects of this number of units in a region. It stands for a request to a memory
+// node's processor, which does not use the index.
 func (c Cluster) Alloc(owner uint16, region, units int) (int, error) {
 	l := c.layout()
 	if l == nil || owner == 0 || units < 1 || units > maxUnits || units*l.Unit > l.Block || region < 0 || region >= l.Nodes {
@@ -176,7 +176,8 @@ func (c Cluster) Alloc(owner uint16, region, units int) (int, error) {
 	return 0, ErrNoMemory
 }
 
-// Give gives a block that is in use to another owner, which nobody is.
+// Give gives a block that is in use to another owner. The number of the new owner must not be used by a
+// session.
 func (c Cluster) Give(owner uint16, region, block int) {
 	for _, m := range c {
 		if m == nil {
@@ -188,7 +189,7 @@ func (c Cluster) Give(owner uint16, region, block int) {
 	}
 }
 
-// Filler inserts keys as the nodes' hosts can, before clients come.
+// Filler inserts keys with the nodes' host processors, before clients come.
 type Filler struct {
 	c     Cluster
 	owner uint16
@@ -198,12 +199,12 @@ type Filler struct {
 
 type filling struct{ region, block, used int }
 
-// Filler makes one; its objects belong to owner.
+// Filler makes a Filler; its objects belong to owner.
 func (c Cluster) Filler(owner uint16) *Filler {
 	return &Filler{c: c, owner: owner, used: map[int]*filling{}}
 }
 
-// Insert puts a key that is not there.
+// Insert adds a key, which must not exist.
 func (f *Filler) Insert(key, value []byte) error {
 	l := f.c.layout()
 	n := l.units(len(key), len(value))
@@ -267,14 +268,14 @@ func (f *Filler) Insert(key, value []byte) error {
 	return nil
 }
 
-// slotPos is the word of a combined bucket's slot in the subtable.
+// slotPos returns the index of the word, in the subtable, of a combined bucket's slot.
 func slotPos(bucket, s int) int {
 	return bucket/8 + s/bucketSlots*(bucketSize/8) + 1 + s%bucketSlots
 }
 
-// Check looks at the store at rest: copies of slots alike, each key once, each object whole on
-// all nodes that have it and used for one slot only, nothing tentative. It returns the values.
-// Nodes that are nil are left out.
+// Check checks the store at rest: copies of slots are equal, each key is there once, each object is whole on
+// all nodes that have it and belongs to one slot only, and nothing is tentative. It returns the values. Nodes
+// that are nil are left out.
 func (c Cluster) Check() (map[string][]byte, error) {
 	l := c.layout()
 	if l == nil {
@@ -362,7 +363,7 @@ func (c Cluster) checkObject(w slot) (o object, err error) {
 	return o, nil
 }
 
-// Count is how many slots are used.
+// Count returns how many slots are used.
 func (c Cluster) Count() int {
 	n := 0
 	l := c.layout()

@@ -15,9 +15,9 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// scramble runs sessions whose requests are executed in any order that queue pairs allow: of
-// each session and node in the order in which they were posted, and at random otherwise. Sessions die, and
-// queue pairs fail, between any two requests.
+// scramble runs sessions whose requests are executed in any order that queue pairs allow: for each session
+// and node in the order of the posts, and otherwise at random. Sessions die, and queue pairs fail, between
+// any two requests.
 type scramble struct {
 	t       *testing.T
 	rng     *rand.Rand
@@ -26,7 +26,7 @@ type scramble struct {
 	clients []*Client
 	queues  map[lane][]posting
 	lanes   []lane
-	left    map[*session]int // requests of its post that are not executed
+	left    map[*session]int // requests of the session's post that are not executed
 	dead    map[*session]bool
 	log     *history.Log[Op2, uint64]
 	ids     map[*session]int
@@ -46,16 +46,16 @@ type lane struct {
 type posting struct {
 	w    rnic.SendWR
 	buf  []byte
-	post uint32 // 0: nobody waits
+	post uint32 // 0: no session waits for it
 }
 
-// Op2 is an operation of the history: what it is, of which key, with which value.
+// Op2 is an operation of the history: its kind, its key, its value.
 type Op2 struct {
 	kind       Kind
 	key, value uint64
 }
 
-// was is what an update or a deletion is told: that there was a value.
+// was is the result of an update or a deletion that found a value.
 const was = 1<<64 - 1
 
 func keys2() history.Model[Op2, uint64] {
@@ -113,7 +113,7 @@ func (x *scramble) dial(node int) (*rnic.QP, Grant, error) {
 	return &rnic.QP{}, Grant{Layout: *x.store.layout(), Index: Region{VA: indexVA}, Blocks: Region{VA: blocksVA}, Objects: Region{VA: objectsVA}}, nil
 }
 
-// post takes a request.
+// post takes a request of a session.
 func (x *scramble) post(k lane, w *rnic.SendWR, post uint32) {
 	if x.queues[k] == nil {
 		x.lanes = append(x.lanes, k)
@@ -125,7 +125,7 @@ func (x *scramble) post(k lane, w *rnic.SendWR, post uint32) {
 	x.queues[k] = append(x.queues[k], p)
 }
 
-// vanish makes a node answer no more.
+// vanish makes a node stop answering.
 func (x *scramble) vanish(node int) {
 	x.gone = node + 1
 	x.store[node] = nil
@@ -240,14 +240,14 @@ func (x *scramble) execute(k lane) {
 		return
 	}
 	if p.post == 0 || x.dead[k.s] || !k.s.Pending() || p.post != uint32(k.s.WRs[0].ID>>16) {
-		return // of no post that is under way
+		return // no longer of a post that is under way
 	}
 	if x.left[k.s]--; p.w.Signaled && k.s.Completed(p.post) {
 		k.s.Done(x.now)
 	}
 }
 
-// fail makes a queue pair fail: what was not executed never is.
+// fail makes a queue pair fail: its requests that were not executed are lost.
 func (x *scramble) fail(k lane) {
 	x.queues[k] = x.queues[k][:0]
 	if k.s == nil {
@@ -260,7 +260,7 @@ func (x *scramble) fail(k lane) {
 	k.s.Lost(x.now, k.node)
 }
 
-// die ends a session's life.
+// die ends a session: its requests that were not executed are lost.
 func (x *scramble) die(s *session) {
 	x.dead[s] = true
 	for k := range x.queues {
@@ -270,9 +270,9 @@ func (x *scramble) die(s *session) {
 	}
 }
 
-// disaster makes a node vanish, when the moment is bad: some of a session's words have come to the
-// backups, and some not. That session dies, if it shall, and else those that have not
-// come yet are late, though not later than the master expects.
+// disaster makes a node vanish at a bad moment: some of a session's words have come to the backups, and some
+// not. If die, the session dies; otherwise its other words come late, though not later than the master
+// expects.
 func (x *scramble) disaster(die bool) (died int) {
 	for _, k := range x.lanes {
 		s := k.s
@@ -291,7 +291,7 @@ func (x *scramble) disaster(die bool) (died int) {
 	return died
 }
 
-// run goes on until nothing is left to do.
+// run executes requests until none is left.
 func (x *scramble) run(deaths, failures, vanish int) {
 	idle, asked := 0, vanish
 	for steps := 0; x.err == nil; steps++ {
@@ -327,7 +327,7 @@ func (x *scramble) run(deaths, failures, vanish int) {
 				failures--
 				x.fail(k)
 			case k.s != nil && x.rng.IntN(60) == 0:
-				x.held[k] = x.now.Add(1000 * tick) // what comes late, but not as if its client was dead
+				x.held[k] = x.now.Add(1000 * tick) // late, but not as late as the requests of a client that counts as dead
 			default:
 				x.execute(k)
 			}
@@ -342,8 +342,8 @@ func (x *scramble) run(deaths, failures, vanish int) {
 	}
 }
 
-// Whatever the order in which requests arrive, whoever dies, and whichever queue pairs fail:
-// the store is linearizable, and whole when the dead are recovered.
+// With any order of requests, any deaths, and any failures of queue pairs, the store is linearizable, and
+// sound after the dead sessions are recovered.
 func TestAnyOrder(t *testing.T) {
 	var sum Stats
 	runs := 0
@@ -353,7 +353,7 @@ func TestAnyOrder(t *testing.T) {
 		l.Subtables, l.Groups, l.Unit, l.Block, l.Blocks = 1, 2, 64, 1024, 40
 		for seed := range uint64(18) {
 			deaths, failures := int(seed%3), int(seed/3%3)
-			if l.Block, l.Blocks = 1024, 40; seed%3 == 2 { // memory is used anew
+			if l.Block, l.Blocks = 1024, 40; seed%3 == 2 { // so that memory is used again
 				l.Block, l.Blocks = 256, 8/l.Nodes+1
 			}
 			vanish := 0
@@ -378,7 +378,7 @@ func scrambled(t *testing.T, l Layout, seed uint64, deaths, failures, vanish int
 	x := newScramble(t, l, seed)
 	ops := 12
 	if l.Block < 1024 {
-		ops = 40 // until memory is used anew
+		ops = 40 // so that memory is used again
 	}
 	for i := range 3 {
 		x.client(uint16(1+2*i), 2, func(c *Client, session int) (Op, bool) {
@@ -396,7 +396,7 @@ func scrambled(t *testing.T, l Layout, seed uint64, deaths, failures, vanish int
 		})
 	}
 	x.run(deaths, failures, vanish)
-	// Two sessions recover the dead at once.
+	// Two sessions recover the dead sessions at once.
 	var gone []uint16
 	for s := range x.dead {
 		gone = append(gone, s.id)
@@ -430,7 +430,7 @@ func scrambled(t *testing.T, l Layout, seed uint64, deaths, failures, vanish int
 	return sum, errors.Join(err, h)
 }
 
-// A node vanishes, and a client dies, when some copies of a slot have its word and some not.
+// A node vanishes, and a client dies, while some copies of a slot have its word and some do not.
 func TestVanishesInARound(t *testing.T) {
 	for _, n := range []int{3, 4} {
 		l := Layout{Nodes: n, Replicas: n, Subtables: 1, Groups: 2, Unit: 64, Block: 1024, Blocks: 40}

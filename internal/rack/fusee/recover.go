@@ -5,11 +5,11 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// recovery is the repair of what a dead session has left: of each of its blocks, every object
-// that may be used is looked for in the index. What only backups refer to is finished (an
-// update or a deletion that others may wait for); what is tentative is taken back; what
-// nothing refers to was not begun, has lost, or was replaced, and is free. Then the block
-// changes its owner. Each step may be done twice, or by two at once.
+// recovery is the repair of what a dead session has left. For each of its blocks, it searches the index for
+// every object that may be used. A word that only backups have is a round that others may wait for: it is
+// finished (an update or a deletion). A tentative word is taken back. An object to which nothing refers
+// belongs to an operation that did not begin, or lost, or was replaced: it is free. Then the block changes
+// its owner. Each step may be done twice, or by two sessions at the same time.
 type recovery struct {
 	dead   uint16
 	region int
@@ -23,7 +23,7 @@ type recovery struct {
 	took   bool
 }
 
-// address is that of the object.
+// address returns the address of the object.
 func (r *recovery) address(l *Layout) address {
 	return address{r.region, r.block*l.Block + r.at*r.units*l.Unit}
 }
@@ -81,7 +81,7 @@ func grow(b []byte, n int) []byte {
 	return b[:n]
 }
 
-// done goes on with a recovery.
+// done continues a recovery.
 func (r *recovery) done(now clock.Time, s *session) {
 	switch s.step {
 	case stepBlocks:
@@ -98,7 +98,7 @@ func (r *recovery) done(now clock.Time, s *session) {
 		r.nextObject(now, s)
 	case stepTake:
 		if w := le.Uint64(s.Words[0][:]); w != blockWord(r.dead, r.units) && w != blockWord(s.id, r.units) {
-			r.nextBlock(now, s) // another recovers, too
+			r.nextBlock(now, s) // another session recovers the block, too
 			return
 		}
 		if len(s.replicas(r.region)) > 1 {
@@ -111,7 +111,7 @@ func (r *recovery) done(now clock.Time, s *session) {
 	}
 }
 
-// nextBlock looks at the next block of the dead, of any region.
+// nextBlock continues with the dead session's next block, of any region.
 func (r *recovery) nextBlock(now clock.Time, s *session) {
 	for r.block++; r.block < s.l.Blocks; r.block++ {
 		w := le.Uint64(r.table[8*r.block:])
@@ -134,10 +134,10 @@ func (r *recovery) nextRegion(now clock.Time, s *session) {
 	s.end(now, nil)
 }
 
-// objects is how many a block has.
+// objects returns the number of objects of a block.
 func (r *recovery) objects(l *Layout) int { return l.Block / (r.units * l.Unit) }
 
-// nextObject looks at the next object of the block that may be used.
+// nextObject continues with the next object of the block that may be used.
 func (r *recovery) nextObject(now clock.Time, s *session) {
 	size := r.units * s.l.Unit
 	for r.at++; r.at < r.objects(s.l); r.at++ {
@@ -147,7 +147,7 @@ func (r *recovery) nextObject(now clock.Time, s *session) {
 		}
 		s.c.stats.Walked++
 		o, ok := getObject(b)
-		if !ok { // no slot has had the word of what was not written
+		if !ok { // an object that was not written completely: no slot ever had its word
 			s.do(now, stepMark)
 			return
 		}
@@ -160,7 +160,7 @@ func (r *recovery) nextObject(now clock.Time, s *session) {
 	s.do(now, stepTake)
 }
 
-// referred looks which slots refer to the object.
+// referred checks which slots refer to the object.
 func (r *recovery) referred(now clock.Time, s *session) {
 	n, a := len(s.replicas(r.sub)), r.address(s.l)
 	primary := false
@@ -195,8 +195,8 @@ func (r *recovery) referred(now clock.Time, s *session) {
 	r.nextObject(now, s)
 }
 
-// redo finishes a round in which the object's word was proposed. Where the log was committed,
-// it had won, and all backups have it.
+// redo finishes a round in which the object's word was proposed. If the log entry was committed, the word had
+// won, and all backups have it.
 func (r *recovery) redo(now clock.Time, s *session, x round) {
 	s.round = x
 	size := r.units * s.l.Unit
@@ -209,7 +209,7 @@ func (r *recovery) redo(now clock.Time, s *session, x round) {
 	snapshot{s}.help(now)
 }
 
-// settled looks at the object again after a round.
+// settled examines the object again after a round.
 func (r *recovery) settled(now clock.Time, s *session) {
 	if s.tries++; s.tries > s.c.cfg.Tries {
 		s.end(now, ErrBusy)
@@ -219,7 +219,7 @@ func (r *recovery) settled(now clock.Time, s *session) {
 	s.do(now, stepRefer)
 }
 
-// taken takes over a block's memory.
+// taken adds a block's memory to the session's.
 func (r *recovery) taken(now clock.Time, s *session) {
 	s.c.stats.Taken++
 	r.took = true

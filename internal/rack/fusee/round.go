@@ -5,43 +5,43 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// after is what follows a round.
+// after says what follows a round.
 type after uint8
 
 const (
-	thenWrite    after = iota // an update's or a deletion's
-	thenPlace                 // an insertion's first
-	thenCommit                // its second
-	thenKill                  // another insertion's word was taken away
-	thenWithdraw              // its own
-	thenRepair                // a dead session's
+	thenWrite    after = iota // the round of an update or a deletion
+	thenPlace                 // an insertion's first round
+	thenCommit                // an insertion's second round
+	thenKill                  // the round that takes away another insertion's word
+	thenWithdraw              // the round that takes away the insertion's own word
+	thenRepair                // the round of a dead session
 )
 
-// outcome of a round.
+// outcome is the outcome of a round, for the session's word.
 type outcome uint8
 
 const (
 	won     outcome = iota
-	lost            // the slot has, or had, another word
-	unknown         // the slot has another word, and nobody knows whether it had this one
+	lost            // the slot has, or had, another word instead
+	unknown         // the slot has another word, and may have had this one before
 )
 
-// round is one change of a slot from an old word: SNAPSHOT's. All who want to change it CAS
-// the backups, so that each backup takes one of their words; from these follows, for
-// everybody, which has won. That is made the word of all backups, and then of the
-// primary, which all others wait for.
+// round is a change of a slot from an old word to a new one, by SNAPSHOT. All sessions that want to change
+// the slot send CASes to the backups, so that each backup takes the word of one of them. From these words
+// every session can compute which one has won. The winning word is written to all backups, and then to the
+// primary, for which all other sessions wait.
 type round struct {
 	sub, pos int
 	old, new slot
 	then     after
-	vals     [maxReplicas]slot // of backups
+	vals     [maxReplicas]slot // words of the backups
 	win      slot
-	helping  bool // the round is finished for whoever has won
-	cut      bool // words may have got lost, or arrived
+	helping  bool // the session finishes the round for the word that has won
+	cut      bool // it is not known which of the session's requests arrived
 	watchAt  clock.Time
 }
 
-// rule says how a round was won.
+// rule says by which rule a round was won.
 type rule uint8
 
 const (
@@ -50,8 +50,8 @@ const (
 	byLeast
 )
 
-// evaluate is the word that has won, if the round is not over: the majority's; otherwise the
-// least.
+// evaluate returns the word that has won, if the round is not over: that of the majority, or else the least
+// one.
 func evaluate(vals []slot) (slot, rule) {
 	least := vals[0]
 	for _, v := range vals {
@@ -72,7 +72,7 @@ func evaluate(vals []slot) (slot, rule) {
 	return least, byLeast
 }
 
-// snapshot is a session in a round.
+// snapshot is a session that takes part in a round.
 type snapshot struct{ *session }
 
 // decide begins a round.
@@ -95,7 +95,7 @@ func (s snapshot) propose(now clock.Time) {
 	s.do(now, stepPropose)
 }
 
-// help finishes a round for whoever has won.
+// help finishes a round for the word that has won.
 func (s snapshot) help(now clock.Time) {
 	s.helping = true
 	s.do(now, stepLook)
@@ -103,7 +103,7 @@ func (s snapshot) help(now clock.Time) {
 
 func (s snapshot) slotOff() int { return s.sub*s.l.subtableSize() + 8*s.pos }
 
-// askRound makes the requests of a round's step.
+// askRound makes the requests for a step of a round.
 func (s snapshot) askRound() (Phase, bool) {
 	ring := s.replicas(s.sub)
 	if len(ring) == 0 {
@@ -159,7 +159,7 @@ func (s snapshot) askRound() (Phase, bool) {
 
 func (s snapshot) wordAt(i int) slot { return slot(le.Uint64(s.Words[i][:])) }
 
-// roundDone goes on with a round.
+// roundDone continues a round.
 func (s snapshot) roundDone(now clock.Time) {
 	n := len(s.replicas(s.sub)) - 1
 	switch s.step {
@@ -186,7 +186,7 @@ func (s snapshot) roundDone(now clock.Time) {
 		case p == s.new:
 			s.finish(now, won)
 		case p != s.old && now.Sub(s.readAt) > s.c.cfg.FailAfter/2:
-			s.finish(now, unknown) // somebody may have helped
+			s.finish(now, unknown) // another session may have helped
 		case p != s.old:
 			s.finish(now, lost)
 		case s.helping || w == s.new:
@@ -215,7 +215,7 @@ func (s snapshot) roundDone(now clock.Time) {
 	}
 }
 
-// evaluated looks whether the session's word has won, from what the backups had.
+// evaluated checks whether the session's word has won, from the words that the backups had.
 func (s snapshot) evaluated(now clock.Time, vals []slot) {
 	w, r := evaluate(vals)
 	switch {
@@ -239,7 +239,7 @@ func (s snapshot) watch(now clock.Time) {
 	s.do(now, stepWatch)
 }
 
-// settle makes the word that has won that of all backups.
+// settle writes the word that has won to all backups.
 func (s snapshot) settle(now clock.Time, w slot, r rule) {
 	s.win = w
 	if !s.helping {
@@ -254,7 +254,7 @@ func (s snapshot) settle(now clock.Time, w slot, r rule) {
 	s.log(now)
 }
 
-// log commits the session's own log entry: the old word shows that the round is decided.
+// log commits the session's own log entry: an old word there shows that the round is decided.
 func (s snapshot) log(now clock.Time) {
 	if s.win == s.new && s.has && s.new.at() == s.piece.At && (s.then == thenWrite || s.then == thenCommit) {
 		s.do(now, stepLog)
@@ -263,8 +263,8 @@ func (s snapshot) log(now clock.Time) {
 	s.do(now, stepCommit)
 }
 
-// committed ends the round. Where there are backups, the CAS of the primary fails only if
-// somebody else has finished the round, with the same word.
+// committed ends the round. If there are backups, the CAS of the primary fails only if another session has
+// finished the round, with the same word.
 func (s snapshot) committed(now clock.Time, backups int) {
 	was := s.wordAt(0)
 	if s.helping {
@@ -280,7 +280,7 @@ func (s snapshot) committed(now clock.Time, backups int) {
 	}
 }
 
-// looked goes on from what all replicas have.
+// looked continues from the words of all replicas.
 func (s snapshot) looked(now clock.Time, n int) {
 	p := s.wordAt(0)
 	switch {
@@ -323,10 +323,10 @@ func (s snapshot) looked(now clock.Time, n int) {
 	}
 }
 
-// same reports whether the old word, which was read long ago, has been in the slot all the
-// time: it is a tentative one, which never comes back, or some backup has the new word. Otherwise
-// the old word may be there once more, and nobody knows what became of the new one; but it is
-// nowhere now.
+// same reports whether the old word, which was read long ago, has been in the slot all the time. That is
+// certain if the word is tentative, because such a word never comes back, or if some backup has the new word.
+// Otherwise the old word may have come back. Then it is not known whether the new word was ever in the slot;
+// but it is nowhere now.
 func (s snapshot) same(backups int) bool {
 	for i := range backups {
 		if s.wordAt(i+1) == s.new {
@@ -336,12 +336,12 @@ func (s snapshot) same(backups int) bool {
 	return s.old&tentative != 0
 }
 
-// finish goes on after a round.
+// finish continues the operation after a round.
 func (s snapshot) finish(now clock.Time, o outcome) {
 	if o == lost {
 		s.c.stats.Lost++
 	}
-	// Whoever wins frees what the old word referred to.
+	// The winner frees the object to which the old word referred.
 	if o == won && s.then <= thenPlace && !s.release(now, s.old) {
 		return
 	}
@@ -382,8 +382,8 @@ func (s snapshot) finish(now clock.Time, o outcome) {
 	}
 }
 
-// wrote ends an update or a deletion, if it can. An update that has lost, or may have, was
-// replaced by who has won: it happened before.
+// wrote ends an update or a deletion, if possible. An update that has lost, or may have lost, was replaced by
+// the winner's: it counts as executed just before.
 func (s snapshot) wrote(now clock.Time, o outcome) {
 	switch {
 	case o == won:

@@ -13,8 +13,8 @@ type step uint8
 
 const (
 	stepIdle    step = iota
-	stepWait         // time, until memory may be used again
-	stepCollect      // READ of objects that may be free
+	stepWait         // time, until memory may be reused
+	stepCollect      // READ of the states of objects that may be free
 	stepCached       // READ of a slot that the cache has, and of its object
 	stepFind         // WRITE of the object, READ of the key's buckets
 	stepKeys         // READ of objects that may be the key's
@@ -23,30 +23,30 @@ const (
 	stepFix          // CAS of backups that have another word
 	stepLog          // WRITE of the old word into the object
 	stepCommit       // CAS of the primary
-	stepWatch        // READ of the primary, until another has won
+	stepWatch        // READ of the primary, until another session's word has won
 	stepLook         // READ of all replicas
-	stepFill         // CAS of backups that have the old word, for another
+	stepFill         // CAS of backups that have the old word, to the winning word
 	stepBlocks       // READ of a region's blocks
 	stepWalk         // READ of objects in a dead session's block
 	stepRefer        // READ of the buckets of an object's key, on all replicas
 	stepMark         // WRITE of the state of an object that nothing refers to
 	stepTake         // CAS of a block's owner
-	stepMirror       // WRITE of it on the other nodes
+	stepMirror       // WRITE of the owner on the other nodes
 )
 
-// session is a client thread with a queue pair to each node: one operation at a time, one
-// post at a time.
+// session is a client thread with a queue pair to each node. It has one operation and one post under way at a
+// time.
 type session struct {
 	onesided.Session
 	c      *Client
 	l      *Layout
 	id     uint16
 	grants []Grant
-	downAt []clock.Time // since when a node cannot be dialled; 0: it can
+	downAt []clock.Time // time since which a node cannot be dialled; 0: it can be
 	epoch  uint32
 	alive  uint32
-	oldAt  clock.Time // since when the view is too old; 0: it is not
-	// rings are the members of each ring, when ringsOf were alive.
+	oldAt  clock.Time // time since which the view is too old; 0: it is not
+	// rings are the members of each ring, for the members in ringsOf.
 	rings   [16][]int
 	ringsOf uint32
 
@@ -57,11 +57,11 @@ type session struct {
 
 	slab     onesided.Slab[address] // memory for objects, by units
 	turn     int                    // region of the next block
-	piece    piece                  // of the object that is written
-	has      bool                   // it is allocated
-	written  bool                   // it is in memory, whole
-	proposed bool                   // a slot's replica may have its word
-	rounds   int                    // of looking for free objects
+	piece    piece                  // memory of the object that is written
+	has      bool                   // piece is allocated
+	written  bool                   // the object is in memory, whole
+	proposed bool                   // a replica of a slot may have the object's word
+	rounds   int                    // how often free objects were searched
 	obj      []byte
 
 	find
@@ -83,15 +83,15 @@ func newSession(c *Client, i int) *session {
 	return s
 }
 
-// patience is how many times FailAfter a session waits for a master to take a node out, or to
-// publish a view.
+// patience is the number of FailAfter times for which a session waits until a master removes a node, or
+// publishes a view.
 const patience = 16
 
-// maxWords is how many words a post asks for.
+// maxWords is the most words that a post asks for.
 const maxWords = 64
 
-// replicas are the nodes that have what begins its ring at first, and are members: the
-// first of them is the primary.
+// replicas returns the members that have a copy of what begins its ring at node first; the first of them is
+// the primary.
 func (s *session) replicas(first int) []int {
 	l := s.l
 	if s.ringsOf != s.alive {
@@ -138,7 +138,7 @@ func (s *session) begin(now clock.Time, op Op) {
 	}
 }
 
-// start begins, or begins again, what the operation does.
+// start starts the operation, or starts it again.
 func (s *session) start(now clock.Time) {
 	s.at, s.seen = -1, 0
 	switch k := s.res.Kind; {
@@ -154,8 +154,8 @@ func (s *session) start(now clock.Time) {
 	}
 }
 
-// again begins again. An object that a slot's replica may have had is not written once
-// more: its word would not be another one. dropped: no primary has the word.
+// again starts the operation again. An object whose word a replica of a slot may have had is not used again,
+// because its word would be the same. dropped: no primary has the word.
 func (s *session) again(now clock.Time, dropped bool) {
 	s.tries++
 	s.c.stats.Again++
@@ -167,13 +167,13 @@ func (s *session) again(now clock.Time, dropped bool) {
 	s.start(now)
 }
 
-// leave gives up the object that was allocated. dropped: no slot's primary has its word.
+// leave gives up the allocated object. dropped: no slot's primary has its word.
 func (s *session) leave(now clock.Time, dropped bool) {
 	switch {
 	case !s.has:
 		return
 	case !s.proposed:
-		return // it will do for another try
+		return // the next try uses it
 	case dropped:
 		s.slab.Leave(now, s.piece)
 	default:
@@ -182,7 +182,7 @@ func (s *session) leave(now clock.Time, dropped bool) {
 	s.has, s.written, s.proposed = false, false, false
 }
 
-// prepare finds memory for the object, and begins to look for the key.
+// prepare finds memory for the object, and begins to search the key.
 func (s *session) prepare(now clock.Time) {
 	n := s.l.units(len(s.res.Key), len(s.res.Value))
 	if s.res.Kind == Delete {
@@ -202,7 +202,7 @@ func (s *session) prepare(now clock.Time) {
 			s.rounds++
 			s.do(now, stepCollect)
 		case s.slab.Late(func(size int) bool { return size == n }) && s.rounds < 1<<20:
-			s.rounds = 1 << 20 // once
+			s.rounds = 1 << 20 // wait only once
 			s.step, s.WakeAt = stepWait, now.Add(s.c.cfg.FailAfter)
 		default:
 			s.end(now, ErrNoMemory)
@@ -230,7 +230,7 @@ func (s *session) block(now clock.Time, units int) bool {
 	return false
 }
 
-// collected looks which objects are free.
+// collected checks which objects are free.
 func (s *session) collected(now clock.Time) {
 	for i, p := range s.find.pieces {
 		if s.Words[i][0] == stateFreed {
@@ -245,7 +245,7 @@ func (s *session) end(now clock.Time, err error) {
 	c := s.c
 	s.step, s.Busy = stepIdle, false
 	s.res.Err, s.res.End, s.res.Retries, s.res.Cost = err, now, s.tries, s.Cost
-	if s.has { // nobody knows of it
+	if s.has { // the operation did not use it up
 		if !s.proposed {
 			s.slab.Give(s.piece)
 		} else {
@@ -288,11 +288,10 @@ func (s *session) Wake(now clock.Time) {
 	s.fire(now)
 }
 
-// inRound are steps in which words may be on their way to a slot's replicas.
+// inRound reports whether words may be on their way to a slot's replicas in this step.
 func (x step) inRound() bool { return x >= stepPropose && x <= stepFill }
 
-// fire posts what the step asks for; later, when the view is too old, or a node is not
-// connected.
+// fire posts the requests of the step. If the view is too old, or a node is not connected, it does so later.
 func (s *session) fire(now clock.Time) {
 	if view := s.c.cfg.View; view != nil {
 		v := view(now)
@@ -326,7 +325,7 @@ func (s *session) fire(now clock.Time) {
 	s.send(now, phase)
 }
 
-// unreachable ends an operation that needs what no member has, or that nobody answers.
+// unreachable ends an operation that needs data that no member has, or that no node answers for.
 func (s *session) unreachable(now clock.Time) {
 	err := ErrGone
 	if s.step.inRound() && s.proposed {
@@ -335,7 +334,7 @@ func (s *session) unreachable(now clock.Time) {
 	s.end(now, err)
 }
 
-// compose makes the step's requests; false: nobody has what they are for.
+// compose makes the requests of the step; false: no member has what they are for.
 func (s *session) compose(now clock.Time) (Phase, bool) {
 	phase, ok := numPhases, true
 	switch s.step {
@@ -367,7 +366,7 @@ func (s *session) compose(now clock.Time) (Phase, bool) {
 	return phase, ok
 }
 
-// objectsOf is where a node has its copy of a region.
+// objectsOf returns where a node has its copy of a region.
 func (s *session) objectsOf(node, region int) Region {
 	k, _ := s.l.copyOn(node, region)
 	g := Region{VA: uint64(k * s.l.regionSize())}
@@ -380,7 +379,7 @@ func (s *session) objectsOf(node, region int) Region {
 
 func (s *session) connected(node int) bool { return s.QPs[node] != nil }
 
-// link connects the session to a node if it is not; false: not now.
+// link connects the session to a node if it is not connected; false: it cannot at present.
 func (s *session) link(now clock.Time, node int) bool {
 	if s.connected(node) {
 		return true
@@ -397,7 +396,7 @@ func (s *session) link(now clock.Time, node int) bool {
 			wait *= patience
 		}
 		if now.Sub(s.downAt[node]) > wait {
-			s.downAt[node] = 0 // the next operation tries as long
+			s.downAt[node] = 0 // the next operation waits as long again
 			s.unreachable(now)
 			return false
 		}
@@ -414,7 +413,7 @@ func (s *session) link(now clock.Time, node int) bool {
 	return true
 }
 
-// send posts the requests, when all their nodes are connected.
+// send posts the requests, if all their nodes are connected.
 func (s *session) send(now clock.Time, phase Phase) {
 	c := s.c
 	dialled := false
@@ -425,7 +424,7 @@ func (s *session) send(now clock.Time, phase Phase) {
 		}
 		dialled = dialled || !was
 	}
-	if dialled { // addresses are known now
+	if dialled { // the addresses are known only now
 		s.fire(now)
 		return
 	}
@@ -449,8 +448,8 @@ func (s *session) send(now clock.Time, phase Phase) {
 
 var freed = [][]byte{{stateFreed}}
 
-// release marks an object that nothing refers to any more; nobody waits for that. false: the
-// session was made to fail.
+// release marks the object of w as free, because nothing refers to it any more. The session does not wait for
+// the WRITEs. false: the session was made to fail.
 func (s *session) release(now clock.Time, w slot) bool {
 	if w == 0 || s.res.Kind == Recover {
 		return true
@@ -472,15 +471,15 @@ func (s *session) release(now clock.Time, w slot) bool {
 	return true
 }
 
-// die makes the session fail: what it has posted goes on, what it holds stays.
+// die makes the session fail: requests that it has posted go on, and memory that it holds stays taken.
 func (s *session) die(now clock.Time) {
-	s.Drop() // no completion of before is its own
+	s.Drop() // no earlier completion counts any more
 	s.fresh()
 	s.has = false
 	s.end(now, ErrDied)
 }
 
-// fresh leaves memory to what may still be under way.
+// fresh leaves the buffers to requests that may still be under way.
 func (s *session) fresh() {
 	s.Fresh()
 	s.obj = nil
@@ -497,7 +496,7 @@ func (s *session) Lost(now clock.Time, _ int) {
 	s.resume(now)
 }
 
-// resume goes on from what is known for certain, after a failure, or in another view.
+// resume continues from what is known for certain, after a failure or a change of the view.
 func (s *session) resume(now clock.Time) {
 	switch {
 	case s.step == stepIdle:

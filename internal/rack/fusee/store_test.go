@@ -11,7 +11,7 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// What cannot be is refused in one line.
+// Impossible settings are refused in one line.
 func TestRefuses(t *testing.T) {
 	for _, l := range []Layout{
 		{Nodes: 17}, {Nodes: 2, Replicas: 3}, {Nodes: 6, Replicas: 6}, {Subtables: 3}, {Groups: 3}, {Groups: -2}, {Unit: 100}, {Block: 300}, {Blocks: -1}, {Blocks: 1 << 40},
@@ -43,7 +43,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// one runs operations of one session, each after the other.
+// one runs the operations of one session, one after another.
 func one(t *testing.T, l Layout, change func(*Config), ops ...Op) (*scramble, []Result) {
 	x := newScramble(t, l, 1)
 	var all []Result
@@ -66,7 +66,7 @@ func one(t *testing.T, l Layout, change func(*Config), ops ...Op) (*scramble, []
 	return x, all
 }
 
-// Operations that cannot be are refused, and those that can do what they say.
+// Impossible operations are refused; the others have the right results.
 func TestOperations(t *testing.T) {
 	long := make([]byte, MaxKey+1)
 	l := Layout{Nodes: 2, Replicas: 2, Subtables: 1, Groups: 2, Block: 1 << 14, Blocks: 3}
@@ -97,7 +97,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// A full index, and full memory, refuse what does not fit, and keep the rest.
+// A full index, and full memory, refuse new values and keep the old ones.
 func TestFull(t *testing.T) {
 	var ops []Op
 	for i := range 200 {
@@ -127,7 +127,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// Memory of what was replaced is used anew, later.
+// Memory of replaced values is used again later.
 func TestUsedAnew(t *testing.T) {
 	ops := []Op{{Kind: Insert, Key: []byte("k"), Value: []byte("v")}}
 	for i := range 60 {
@@ -144,7 +144,7 @@ func TestUsedAnew(t *testing.T) {
 	}
 }
 
-// A client of another geometry does nothing.
+// A client with another geometry does no operation.
 func TestWrongGeometry(t *testing.T) {
 	_, rs := one(t, Layout{Subtables: 1, Groups: 4}, func(c *Config) { c.Subtables = 2 }, Op{Kind: Read, Key: []byte("k")}, Op{Kind: Read, Key: []byte("k")})
 	if len(rs) != 2 || rs[0].Err == nil || rs[1].Err == nil || strings.Contains(rs[0].Err.Error(), "\n") {
@@ -152,7 +152,7 @@ func TestWrongGeometry(t *testing.T) {
 	}
 }
 
-// A node that does not answer, and that no master takes out, ends operations after a time.
+// If a node does not answer, and no master takes it out, operations end with an error after a time.
 func TestNoNode(t *testing.T) {
 	var errs []error
 	x, _ := one(t, Layout{Subtables: 1, Groups: 4}, func(c *Config) {
@@ -169,7 +169,7 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
-// A master that publishes no view, or takes no node out, ends operations after a time, too.
+// If a master publishes no view, or takes no node out, operations end with an error after a time, too.
 func TestNoMaster(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"view": func(c *Config) { c.View = func(clock.Time) View { return View{Alive: 1} } },
@@ -193,7 +193,7 @@ func TestNoMaster(t *testing.T) {
 	}
 }
 
-// Keys' buckets are in their halves, and slots say what they were made of.
+// Keys' buckets are in their halves of the table, and slots return the fields that they were made of.
 func TestLayout(t *testing.T) {
 	l, err := Layout{Groups: 6}.complete()
 	if err != nil {
@@ -214,7 +214,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// Memory that was given up is used anew after its time, and not before.
+// Memory that was given up is used again after its time, and not before.
 func TestGrace(t *testing.T) {
 	var s onesided.Slab[address]
 	s.Leave(1000, s.Use(2, address{0, 512}))

@@ -15,7 +15,8 @@ import (
 var (
 	ErrFull = errors.New("herd: the server has no room for another key")
 	ErrBad  = errors.New("herd: the server takes this for no request: a value too long or empty, or another layout")
-	// ErrLost: nobody knows whether the operation happened. Its session asks for nothing more, since its slot may be in use.
+	// ErrLost means that it is not known whether the operation happened. Its session does no more operations,
+	// because its slot may be in use.
 	ErrLost = errors.New("herd: no answer, however often was asked")
 )
 
@@ -26,36 +27,36 @@ type Op struct {
 	Value []byte // of a Put; used in place until the operation ends
 }
 
-// Result is what became of an operation; valid until the callback returns.
+// Result is the result of an operation, valid until the callback returns.
 type Result struct {
 	Session int
 	Op
-	Found      bool   // the key is there, or was there until its Delete
-	Got        []byte // by a Get
+	Found      bool   // the key exists, or existed until its Delete
+	Got        []byte // the value, for a Get
 	Err        error
 	Start, End clock.Time
-	Asked      int // how often
+	Asked      int // how often the request was written
 }
 
 // Config describes a client.
 type Config struct {
 	Layout // of the server
 	Region onesided.Region
-	// First is the number of the client's first session, of N.
+	// First is the number of the client's first session, N the number of its sessions.
 	First, N int
-	// CQ is where the completions of all the client's queue pairs arrive.
+	// CQ receives the completions of all queue pairs of the client.
 	CQ *rnic.CQ
-	// Again is after how long a request without an answer is written again; 0 = 1 ms. After Most times (0 = 100) an
-	// operation ends with ErrLost.
+	// Again is the time after which a request without an answer is written again; 0 = 1 ms. After Most
+	// repetitions (0 = 100) the operation ends with ErrLost.
 	Again time.Duration
 	Most  int
-	// Next is a session's next operation; false: none now.
+	// Next returns a session's next operation; false: there is none at present.
 	Next func(now clock.Time, session int) (Op, bool)
-	// Done is told every operation's end.
+	// Done is called at the end of every operation.
 	Done func(*Result)
 }
 
-// Stats are a client's totals.
+// Stats are the totals of a client.
 type Stats struct{ Ops, Again, Late uint64 }
 
 // Client is the client library of one machine. It implements host.App.
@@ -78,10 +79,10 @@ type session struct {
 	bufs   [answers][]byte
 }
 
-// answers is how many datagrams a session has room for: late ones, too.
+// answers is the number of datagrams for which a session has room, late ones included.
 const answers = 4
 
-// grh is room before a datagram.
+// grh is the room in front of a datagram, in bytes.
 const grh = 40
 
 // NewClient makes a client; its sessions work when they have connections.
@@ -125,7 +126,7 @@ func Requests(pd *rnic.PD, nic *rnic.NIC, cq *rnic.CQ) (*rnic.QP, error) {
 	return nic.CreateQP(rnic.QPInit{PD: pd, Type: rnic.TypeUC, SendCQ: cq, RecvCQ: cq, MaxSend: 16, MaxRecv: 1})
 }
 
-// Stats are the totals so far.
+// Stats returns the totals so far.
 func (c *Client) Stats() Stats { return c.stats }
 
 // Idle reports whether no operation is under way.
@@ -190,7 +191,7 @@ func (c *Client) Step(now clock.Time) bool {
 func (c *Client) begin(now clock.Time, i int, op Op) {
 	s := &c.sessions[i]
 	if s.res.Asked > 1 {
-		s.req = make([]byte, c.cfg.Value+tailLen) // the one before may still be on its way
+		s.req = make([]byte, c.cfg.Value+tailLen) // the earlier request may still be under way
 	}
 	s.busy, s.res = true, Result{Session: i, Op: op, Start: now}
 	if len(op.Value) > c.cfg.Value || op.Kind > Delete || (op.Kind == Put) != (len(op.Value) > 0) {
@@ -208,16 +209,16 @@ func (c *Client) begin(now clock.Time, i int, op Op) {
 	c.ask(now, s)
 }
 
-// ask writes the request, once more perhaps.
+// ask writes the request, at first or again.
 func (c *Client) ask(now clock.Time, s *session) {
 	s.res.Asked++
 	s.askAt = now.Add(c.cfg.Again)
 	end := c.cfg.end(c.cfg.coreOf(s.res.Key), c.cfg.First+s.res.Session)
-	// Where there is no room in the queue, it is asked again.
+	// If the queue has no room, the request is written again later.
 	_ = s.uc.PostSend(&rnic.SendWR{Op: rnic.OpWrite, SGL: [][]byte{s.req}, RemoteAddr: c.cfg.Region.VA + uint64(end-len(s.req)), RKey: c.cfg.Region.RKey})
 }
 
-// answered takes a datagram.
+// answered handles a datagram.
 func (c *Client) answered(now clock.Time, w *rnic.WC) {
 	i, ok := c.of[w.QPN]
 	if !ok || w.Op != rnic.OpRecvImm || w.Status != rnic.Success {

@@ -16,7 +16,7 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// lab is a server and clients, whose frames cross in virtual time, or are lost.
+// lab is a server and clients. Their frames cross in virtual time, or are lost.
 type lab struct {
 	now     clock.Time
 	rng     *rand.Rand
@@ -74,7 +74,7 @@ func newLab(t *testing.T, l Layout, clients, keys int, request time.Duration, wo
 	return b
 }
 
-// breathe lets everything happen for a while, a frame each 100 ns from each NIC.
+// breathe runs the lab until a condition holds or for 0.2 s of its time. Each NIC sends a frame each 100 ns.
 func (b *lab) breathe(until func() bool) bool {
 	var out packet.Batch
 	for range 2_000_000 {
@@ -103,7 +103,7 @@ func (b *lab) breathe(until func() bool) bool {
 	return false
 }
 
-// Under loss every key is a register: no write is done twice, and none is forgotten.
+// With losses every key is a register: no write is done twice, and none is forgotten.
 func TestLinearizable(t *testing.T) {
 	for name, lose := range map[string]float64{"calm": 0, "loss": 0.1} {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +169,7 @@ func (c Config) with(next func(clock.Time, int) (Op, bool)) Config {
 	return c
 }
 
-// What is wrong is refused, and who has no answer does not wait for ever.
+// Wrong operations are refused, and an operation without an answer ends.
 func TestRefuses(t *testing.T) {
 	ops := []Op{{Kind: Put, Key: 1, Value: value(1)[1000:]}, {Kind: Put, Key: 2, Value: value(2)[1000:]}, {Kind: Get, Key: 2}, {Kind: Delete, Key: 1}, {Kind: Delete, Key: 1},
 		{Kind: Put, Key: 3}, {Kind: Put, Key: 3, Value: value(3)}, {Kind: Get, Key: 3, Value: value(3)[1000:]}, {Kind: Delete + 1}}
@@ -221,7 +221,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// A request of another client's slot, or of garbage, changes nothing.
+// Random bytes in the slots, which can be requests of other clients, do not stop the server.
 func TestGarbage(t *testing.T) {
 	b := newLab(t, Layout{Cores: 2, Sessions: 2, Value: 64}, 1, 10, 0, func(int) Config {
 		return Config{Done: func(*Result) {}}.with(func(clock.Time, int) (Op, bool) { return Op{}, false })

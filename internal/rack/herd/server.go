@@ -23,31 +23,31 @@ const (
 	Delete
 )
 
-// status is an answer's.
+// status is the status of an answer.
 type status uint8
 
 const (
 	found  status = iota
 	absent        // the key is not there
 	full          // no room for another key
-	bad           // a request that is none
+	bad           // not a valid request
 )
 
 // The end of a request.
 const (
 	tailLen = 16
-	// MostValue is how long a value may be: an answer is one datagram.
+	// MostValue is the longest value in bytes: an answer is one datagram.
 	MostValue  = 1024
 	numberMask = 1<<24 - 1
 )
 
-// memoryVA is where the slots are registered.
+// memoryVA is the address at which the slots are registered.
 const memoryVA = 1 << 40
 
-// qkey is that of all UD queue pairs.
+// qkey is the Q_Key of all UD queue pairs.
 const qkey = 0x1111_1111
 
-// Layout is what clients and server must agree about.
+// Layout is what clients and server must agree on.
 type Layout struct {
 	Cores    int
 	Sessions int // of all clients together
@@ -63,10 +63,10 @@ func (l *Layout) check() error {
 
 func (l *Layout) slotSize() int { return (l.Value + tailLen + 63) &^ 63 }
 
-// end is where a session's slot at a core ends.
+// end returns the offset at which a session's slot at a core ends.
 func (l *Layout) end(core, session int) int { return (core*l.Sessions + session + 1) * l.slotSize() }
 
-// coreOf is the core of a key.
+// coreOf returns the core to which a key belongs.
 func (l *Layout) coreOf(key uint64) int {
 	key ^= key >> 33 // the finalizer of MurmurHash3 (Appleby), in part
 	key *= 0xff51afd7ed558ccd
@@ -77,16 +77,16 @@ func (l *Layout) coreOf(key uint64) int {
 // ServerConfig describes a server.
 type ServerConfig struct {
 	Layout
-	// Keys is how many a core has room for at most.
+	// Keys is the most keys for which a core has room.
 	Keys int
-	// Request is how long a core works on a request; 0: its code takes the time that it takes.
+	// Request is the time that a core works on a request; 0: only the time that the code takes.
 	Request time.Duration
 }
 
-// ServerStats are a server's totals.
+// ServerStats are the totals of a server.
 type ServerStats struct {
 	Requests, Repeated, Bad uint64
-	Busy                    time.Duration // of all cores, where Request is given
+	Busy                    time.Duration // of all cores, if Request is not 0
 }
 
 // Server is the server's process. It implements host.App.
@@ -98,9 +98,9 @@ type Server struct {
 	slots []byte
 	mr    onesided.Region
 	cores []core
-	peers []*rnic.AH // by session; nil: not there
-	last  []uint32   // number of the newest request that a slot had, by core and session
-	done  []status   // and what became of it
+	peers []*rnic.AH // by session; nil: the session was not admitted
+	last  []uint32   // number of the slot's newest request, by core and session
+	done  []status   // status of that request
 	stats ServerStats
 }
 
@@ -109,9 +109,9 @@ type core struct {
 	qp     *rnic.QP
 	values map[uint64][]byte
 	next   int // session whose slot is looked at next
-	at     int // session whose request is worked on; -1: none
+	at     int // session whose request is being executed; -1: none
 	until  clock.Time
-	sgl    [][][]byte // by session: an answer under way
+	sgl    [][][]byte // by session: the answer that is under way
 	buf    [][]byte
 }
 
@@ -142,7 +142,7 @@ func NewServer(nic *rnic.NIC, c ServerConfig) (*Server, error) {
 	return s, onesided.Serve(s.pd, onesided.Part{Mem: s.slots, VA: memoryVA, To: &s.mr, Access: rnic.LocalWrite | rnic.RemoteWrite})
 }
 
-// Region is where requests are written.
+// Region returns the memory into which requests are written.
 func (s *Server) Region() onesided.Region { return s.mr }
 
 // Listen makes a UC queue pair for a session's requests; Connect makes it ready.
@@ -150,7 +150,7 @@ func (s *Server) Listen() (*rnic.QP, error) {
 	return s.nic.CreateQP(rnic.QPInit{PD: s.pd, Type: rnic.TypeUC, SendCQ: s.cq, RecvCQ: s.cq, Access: rnic.RemoteWrite, MaxSend: 1, MaxRecv: 1})
 }
 
-// Admit lets a session in whose answers go to a UD queue pair.
+// Admit admits a session; its answers go to a UD queue pair.
 func (s *Server) Admit(session int, to rnic.AH) error {
 	if session < 0 || session >= s.cfg.Sessions {
 		return fmt.Errorf("herd: session %d of %d", session, s.cfg.Sessions)
@@ -160,7 +160,7 @@ func (s *Server) Admit(session int, to rnic.AH) error {
 	return nil
 }
 
-// Put puts a key in before clients come.
+// Put adds a key before clients come.
 func (s *Server) Put(key uint64, value []byte) error {
 	if len(value) < 1 || len(value) > s.cfg.Value {
 		return fmt.Errorf("herd: a value of %d bytes, not 1 to %d", len(value), s.cfg.Value)
@@ -185,7 +185,7 @@ func (k *core) put(key uint64, value []byte, most int) status {
 	return found
 }
 
-// Stats are the totals so far.
+// Stats returns the totals so far.
 func (s *Server) Stats() ServerStats { return s.stats }
 
 // Step implements host.App.
@@ -210,7 +210,7 @@ func (s *Server) Deadline() clock.Time {
 	return d
 }
 
-// work ends a core's request, or begins its next one; false: there is nothing to do now.
+// work ends a core's request, or begins its next one; false: there is nothing to do at present.
 func (s *Server) work(now clock.Time, i int) bool {
 	k := &s.cores[i]
 	if k.at >= 0 {
@@ -233,7 +233,7 @@ func (s *Server) work(now clock.Time, i int) bool {
 	return false
 }
 
-// answer does what a slot's request says, and answers.
+// answer executes the request in a slot, and sends the answer.
 func (s *Server) answer(i, session int) {
 	k, end, at := &s.cores[i], s.cfg.end(i, session), i*s.cfg.Sessions+session
 	tail := s.slots[end-tailLen : end]
@@ -250,7 +250,7 @@ func (s *Server) answer(i, session int) {
 		if v, ok := k.values[key]; ok {
 			st, value = found, k.buf[session][:copy(k.buf[session], v)]
 		}
-	case number == s.last[at]: // its answer was lost
+	case number == s.last[at]: // a repetition: the answer was lost
 		s.stats.Repeated++
 		st = s.done[at]
 	case kind == Put:
@@ -264,6 +264,6 @@ func (s *Server) answer(i, session int) {
 	}
 	s.last[at], s.done[at] = number, st
 	k.sgl[session][0] = value
-	// A datagram that finds no room is lost, as on the way: its client asks again.
+	// An answer that finds no room in the queue is lost, as on the way: the client repeats its request.
 	_ = k.qp.PostSend(&rnic.SendWR{Op: rnic.OpSendImm, SGL: k.sgl[session], Imm: uint32(st)<<24 | number&numberMask, AH: s.peers[session]})
 }

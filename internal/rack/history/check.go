@@ -13,46 +13,42 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Model is how an object behaves when one client at a time uses it. Operations
-// on different objects do not matter to each other.
+// Model describes how an object behaves if one client at a time uses it. Different objects are independent of
+// each other.
 type Model[I, O any] struct {
 	Name string
-	// Object names what an operation is on.
+	// Object returns the object of an operation.
 	Object func(I) uint64
-	// Init is the state of an object before the history.
+	// Init returns the state of an object before the history.
 	Init func(object uint64) uint64
-	// Step is the state after in. When told, ok says whether out is what a
-	// client must be told; otherwise nobody knows out, and ok says whether in can
-	// happen in that state at all.
+	// Step returns the state after in. If told is true, ok reports whether out is the right answer; otherwise
+	// the answer is not known, and ok reports whether in can happen in that state at all.
 	Step func(state uint64, in I, out O, told bool) (next uint64, ok bool)
-	// Needs is the only state in which a client can be told out, and Step then does
-	// what it does; any: there is no such state, and every state will do.
+	// Needs returns the only state in which out is the right answer; Step of that state then gives the state
+	// after in. any: there is no such state, because the answer is right in every state.
 	Needs func(in I, out O) (state uint64, any bool)
-	// Makes is the state that an operation of unknown outcome leaves behind when
-	// it changes anything; not known: that depends on the state before.
+	// Makes returns the state that an operation of unknown outcome leaves behind if it changes anything;
+	// known = false: that depends on the state before.
 	Makes func(in I) (state uint64, known bool)
-	// Inert reports that an operation never changes anything.
+	// Inert reports whether an operation never changes anything.
 	Inert func(I) bool
-	// InOrder, if not nil, reports that an operation takes effect before all that
-	// its client calls later on the same object, even while it has not returned,
-	// and that they do not when it does not: a promise of the channel that is
-	// checked, too.
+	// InOrder, if not nil, reports whether an operation takes effect before all operations that its client
+	// calls later on the same object, even if it has not returned yet; and if it does not take effect, the
+	// later ones do not either. That is a promise of the channel, which is checked, too.
 	InOrder func(I) bool
-	// Describe and State are for the reader.
+	// Describe and State return text for people.
 	Describe func(in I, out O, told bool) string
 	State    func(uint64) string
 }
 
-// ErrUndecided: the search for an order gave up.
+// ErrUndecided means that the search for an order gave up.
 var ErrUndecided = errors.New("no verdict: too many states")
 
-// NotLinearizable says that no order explains what the clients of one object
-// were told.
+// NotLinearizable says that no order explains the answers that the clients of one object got.
 type NotLinearizable struct {
 	Model  string
 	Object uint64
-	// Ops are the object's operations, and Open those of them of unknown
-	// outcome.
+	// Ops is the number of the object's operations, and Open the number of those with an unknown outcome.
 	Ops, Open int
 }
 
@@ -60,14 +56,13 @@ func (e *NotLinearizable) Error() string {
 	return fmt.Sprintf("%s %#x: no order of its %d operations (%d of unknown outcome) explains what the clients were told", e.Model, e.Object, e.Ops, e.Open)
 }
 
-// Effort is how many states Check looks at for one object before it gives up,
-// unless it is told otherwise: some seconds.
+// Effort is the default number of states that Check examines for one object before it gives up: that takes a
+// few seconds.
 const Effort = 1 << 20
 
-// Check searches an order that explains the log. It returns nil when there is
-// one for every object, *NotLinearizable for the first object without one, and
-// ErrUndecided when so many states (0: Effort) were not enough for an object
-// while no other is at fault. The verdict does not depend on the machine.
+// Check searches an order that explains the log. It returns nil if there is one for every object, or
+// *NotLinearizable for the first object without one. It returns ErrUndecided if effort states (0: Effort)
+// were not enough for an object and no other object is wrong. The verdict does not depend on the machine.
 func Check[I, O any](m Model[I, O], l *Log[I, O], effort int) error {
 	if effort == 0 {
 		effort = Effort
@@ -89,17 +84,16 @@ func Check[I, O any](m Model[I, O], l *Log[I, O], effort int) error {
 	return undecided
 }
 
-// Visualize writes a page for a web browser that shows the history of one
-// object, the longest orders that explain a part of it, and where they end.
+// Visualize writes a page for a web browser. It shows the history of one object, the longest orders that
+// explain a part of it, and where these end.
 func Visualize[I, O any](m Model[I, O], l *Log[I, O], object uint64, limit time.Duration, w io.Writer) error {
 	model, ops := m.porcupine(object, m.objects(l.Ops())[object])
 	_, info := porcupine.CheckOperationsVerbose(model, ops, limit)
 	return porcupine.Visualize(model, info, w)
 }
 
-// VisualizeFile writes the page of the object that err, which Check returned,
-// complains about, and says where. Of any other error, or none, there is no
-// page, and "" is returned.
+// VisualizeFile writes the page of the object in err, which Check returned, to a new file, and returns the
+// file's name. For any other error, and for nil, it writes nothing and returns "".
 func VisualizeFile[I, O any](m Model[I, O], l *Log[I, O], err error, pattern string) (name string, _ error) {
 	var bad *NotLinearizable
 	if !errors.As(err, &bad) || bad.Model != m.Name {
@@ -113,7 +107,7 @@ func VisualizeFile[I, O any](m Model[I, O], l *Log[I, O], err error, pattern str
 	return f.Name(), errors.Join(err, f.Close())
 }
 
-// Text is the history of one object, an event to a line.
+// Text returns the history of one object, an event in each line.
 func Text[I, O any](m Model[I, O], l *Log[I, O], object uint64) string {
 	var s strings.Builder
 	for _, o := range l.Ops() {
@@ -129,8 +123,7 @@ func Text[I, O any](m Model[I, O], l *Log[I, O], object uint64) string {
 	return s.String()
 }
 
-// objects sorts operations by object. Operations that never returned and change nothing are
-// left out.
+// objects groups operations by object. It leaves out operations that never returned and change nothing.
 func (m *Model[I, O]) objects(ops []Op[I, O]) map[uint64][]*Op[I, O] {
 	by := make(map[uint64][]*Op[I, O])
 	for i := range ops {

@@ -12,8 +12,8 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// event is one line of a test's history: who calls what, and who returns with
-// what. A call that never returns stays open.
+// event is one line of a test's history: a call with its client, or a return with its result. A call that
+// never returns stays open.
 type event[I, O any] struct {
 	client int
 	call   *I
@@ -100,8 +100,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// A client may have several requests under way: they take effect in their order,
-// but a READ may be overtaken.
+// A client can have several requests under way. They take effect in their order, but a READ can be overtaken.
 func TestInOrder(t *testing.T) {
 	type req struct {
 		w   Word
@@ -129,7 +128,7 @@ func TestInOrder(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	// Of what is open on one connection, a beginning happened.
+	// Of the open requests of one connection, the first ones have happened, and then no more.
 	for _, c := range []struct {
 		reads []uint64
 		ok    bool
@@ -144,7 +143,7 @@ func TestInOrder(t *testing.T) {
 			t.Errorf("%v: %v", c.reads, err)
 		}
 	}
-	// A CAS that failed, unheard of, does not keep the next one from happening.
+	// A CAS without an answer that failed does not keep the next request from happening.
 	l := new(Log[Word, uint64])
 	l.Call(1, 0, Word{Op: rnic.OpCompareSwap, Compare: 3, Swap: 4})
 	l.Call(1, 0, write)
@@ -202,8 +201,8 @@ func TestRegisters(t *testing.T) {
 	}
 }
 
-// What really happens in some order, with calls before and returns after it, is
-// always explained; an answer that differs from all that the word ever was, never.
+// If requests happen in some order, each between its call and its return, the history is always explained. An
+// answer that the word never had is never explained.
 func TestWhatHappensIsExplained(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type client struct {
@@ -234,7 +233,7 @@ func TestWhatHappensIsExplained(t *testing.T) {
 				v := &words[c.w.Addr/8]
 				c.out, *v, c.done = *v, c.w.After(*v), true
 			case rapid.IntRange(0, 9).Draw(t, "open") == 0:
-				conns[who] = l.NewClient() // nobody is told; on another connection now
+				conns[who] = l.NewClient() // the request gets no answer; the client goes on with another connection
 				c.busy = false
 			default:
 				l.Return(c.id, 0, c.out)
@@ -256,7 +255,7 @@ func TestWhatHappensIsExplained(t *testing.T) {
 	})
 }
 
-// Porcupine and the search come to the same verdict, whatever was told.
+// Porcupine and the search have the same verdict for any history.
 func TestPorcupineAgrees(t *testing.T) {
 	verdicts := map[bool]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -265,7 +264,7 @@ func TestPorcupineAgrees(t *testing.T) {
 		var open []int
 		for range rapid.IntRange(1, 24).Draw(t, "events") {
 			if len(open) > 0 && rapid.Bool().Draw(t, "return") {
-				// On every connection in order.
+				// On every connection requests return in order.
 				i := rapid.IntRange(0, len(open)-1).Draw(t, "which")
 				for k := range i {
 					if l.ops[open[k]].Client == l.ops[open[i]].Client {

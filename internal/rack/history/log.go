@@ -10,31 +10,30 @@ import (
 type Op[I, O any] struct {
 	Client int
 	In     I
-	Out    O // what the client was told; means nothing while the operation is open
-	// Called and Returned are for the reader; the order of events is what
-	// counts. Returned is clock.Never for an operation of unknown outcome.
+	Out    O // the answer; without meaning while the operation is open
+	// Called and Returned are for people; only the order of events counts. Returned is clock.Never for an
+	// operation of unknown outcome.
 	Called, Returned clock.Time
 	// call and ret number the events of the log, from 1.
 	call, ret int64
 	forgotten bool
 }
 
-// Open reports whether nobody knows what became of the operation.
+// Open reports whether the outcome of the operation is unknown.
 func (o *Op[I, O]) Open() bool { return o.Returned == clock.Never }
 
-// Log records one history. Its methods may be called from several goroutines:
-// the order in which they are called is the order of the events, which is finer
-// than any clock.
+// Log records one history. Its methods may be called from several goroutines: the order of the calls is the
+// order of the events, which is finer than any clock.
 type Log[I, O any] struct {
-	// Off: nothing is recorded. It must not change once there are operations.
+	// Off: nothing is recorded. It must not change once operations were recorded.
 	Off   bool
 	mu    sync.Mutex
 	ops   []Op[I, O]
 	event int64
-	last  int // client
+	last  int // number of the newest client
 }
 
-// NewClient is a client's number that nobody has had.
+// NewClient returns a client number that was not used before.
 func (l *Log[I, O]) NewClient() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,8 +41,7 @@ func (l *Log[I, O]) NewClient() int {
 	return l.last
 }
 
-// Call notes that a client is about to ask for in, and returns the operation's
-// number.
+// Call records that a client is about to begin an operation, and returns the operation's number.
 func (l *Log[I, O]) Call(client int, now clock.Time, in I) int {
 	if l.Off {
 		return 0
@@ -55,7 +53,7 @@ func (l *Log[I, O]) Call(client int, now clock.Time, in I) int {
 	return len(l.ops) - 1
 }
 
-// Return notes what the client was told.
+// Return records the answer that the client got.
 func (l *Log[I, O]) Return(id int, now clock.Time, out O) {
 	if l.Off {
 		return
@@ -77,14 +75,14 @@ func (l *Log[I, O]) Forget(id int) {
 	l.ops[id].forgotten = true
 }
 
-// Len is how many operations were recorded.
+// Len returns how many operations were recorded.
 func (l *Log[I, O]) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.ops)
 }
 
-// Ops are the operations recorded so far, by call.
+// Ops returns the operations recorded so far, by call, without the forgotten ones.
 func (l *Log[I, O]) Ops() []Op[I, O] {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,22 +6,21 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Word is an RDMA operation on one 8-byte word. Values are numbers as the
-// memory's host reads them (little-endian), so that a WRITE's bytes and an
-// atomic's operands mean the same.
+// Word is an RDMA operation on one 8-byte word. Values are numbers as the memory's host reads them
+// (little-endian), for the bytes of a WRITE as well as for the operands of an atomic.
 type Word struct {
 	// Op is OpRead, OpWrite, OpCompareSwap, OpFetchAdd or OpMaskedCompareSwap.
 	Op   rnic.Op
 	Addr uint64
-	// Swap is also what a WRITE writes and what a FETCH-ADD adds.
+	// Swap is also the value of a WRITE, and the addend of a FETCH-ADD.
 	Compare, Swap         uint64
 	CompareMask, SwapMask uint64
 }
 
-// Words is the model of memory: every aligned word by itself, and every client a
-// connection of two queue pairs, on which WRITEs and atomics are executed in the
-// order in which they were posted (a READ may be overtaken). The answer of a READ is what was read,
-// of an atomic the original value; that of a WRITE does not matter. initial may be nil: all words are 0 then.
+// Words is the model of memory. Every aligned word is an object. Every client is a connection of two queue
+// pairs, on which WRITEs and atomics are executed in the order in which they were posted (a READ may be
+// overtaken). The answer of a READ is the value that was read, that of an atomic the original value; that of
+// a WRITE does not matter. initial may be nil: then all words are 0 at first.
 func Words(initial func(addr uint64) uint64) Model[Word, uint64] {
 	if initial == nil {
 		initial = func(uint64) uint64 { return 0 }
@@ -73,7 +72,7 @@ func Unfenced(initial func(addr uint64) uint64) Model[Word, uint64] {
 	return m
 }
 
-// After is the word's value after the operation on value v.
+// After returns the word's value after the operation on value v.
 func (w Word) After(v uint64) uint64 {
 	switch w.Op {
 	case rnic.OpWrite:
@@ -92,18 +91,18 @@ func (w Word) After(v uint64) uint64 {
 	return v
 }
 
-// Lock is what a client does to a lock. Attempts that failed are not recorded.
+// Lock is an operation on a lock. Attempts that failed are not recorded.
 type Lock struct {
 	Lock uint64
-	// Owner tells one holding of the lock from every other; not 0.
+	// Owner differs between all holdings of the lock; it is not 0.
 	Owner uint64
-	// From: 0 takes the lock when it is free; another owner: takes it from him,
-	// who is dead. Not used by a release.
+	// From: 0 takes the lock if it is free; another owner: takes it from that owner, which is dead. A release
+	// does not use From.
 	From    uint64
 	Release bool
 }
 
-// needs is the holder before, and makes the holder after; 0: nobody.
+// needs returns the holder before, and makes the holder after; 0: there is none.
 func (l Lock) needs() uint64 {
 	if l.Release {
 		return l.Owner
@@ -118,8 +117,8 @@ func (l Lock) makes() uint64 {
 	return l.Owner
 }
 
-// Locks is the model of locks that are free at first: never two holders, and
-// nobody but the holder releases.
+// Locks is the model of locks that are free at first: a lock never has two holders, and only the holder
+// releases it.
 func Locks() Model[Lock, struct{}] {
 	return Model[Lock, struct{}]{
 		Name:   "lock",
@@ -156,18 +155,17 @@ func Locks() Model[Lock, struct{}] {
 	}
 }
 
-// Register is a key/value store's read or write of a key. Every write's value
-// is a number of its own, from which the value's bytes are made; 0 is the value
-// before the first write. (Clover: the tag that a workload's session puts into
-// the first 8 bytes.)
+// Register is a read or a write of a key of a key/value store. Every write has a number of its own, from
+// which the value's bytes are made; 0 is the value before the first write. (In Clover the number is the tag
+// that a session of the workload puts into the first 8 bytes.)
 type Register struct {
 	Key   uint64
 	Write bool
 	Value uint64 // of a write
 }
 
-// Registers is the model of a key/value store: a read is told the number of the
-// latest write. initial may be nil: every key has value 0 then.
+// Registers is the model of a key/value store: the answer of a read is the number of the latest write.
+// initial may be nil: then every key has value 0 at first.
 func Registers(initial func(key uint64) uint64) Model[Register, uint64] {
 	if initial == nil {
 		initial = func(uint64) uint64 { return 0 }

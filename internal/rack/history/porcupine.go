@@ -7,11 +7,11 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// request and answer are what porcupine gets as an operation's input and output.
+// request and answer are the input and output of an operation, for porcupine.
 type request[I any] struct {
 	in I
-	// client is a number of the client among those of the object, and after the
-	// number of its operations that take effect before this one.
+	// client is the client's number among those of the object. after is the number of the client's operations
+	// that must take effect before this one.
 	client, after int
 	inOrder       bool
 }
@@ -21,16 +21,15 @@ type answer[O any] struct {
 	returned bool
 }
 
-// position is an object's state, and by client how many of its operations that
-// have to take effect in order have done so.
+// position is an object's state, and for each client how many of its operations in order have taken effect.
 type position struct {
 	state uint64
 	done  []int32
 }
 
-// porcupine is the model and the history of one object for that checker. What
-// never returned ends after everything else: that it never happened is the same
-// as that it happened when nobody could see it any more.
+// porcupine converts the model and the history of one object for that checker. Operations that never returned
+// end after all others: an operation that never happened is the same as one that happened when no client
+// could notice it any more.
 func (m *Model[I, O]) porcupine(object uint64, ops []*Op[I, O]) (porcupine.Model, []porcupine.Operation) {
 	number := make(map[int]int)
 	inOrder := make(map[int]int)
@@ -71,7 +70,7 @@ func (m *Model[I, O]) porcupine(object uint64, ops []*Op[I, O]) (porcupine.Model
 			}
 			return true, n
 		},
-		// How many operations are done follows from which ones are.
+		// Equal sets of done operations have equal counts, so the state is enough.
 		Equal: func(a, b any) bool { return a.(*position).state == b.(*position).state },
 		Hash:  func(s any) uint64 { return s.(*position).state * 0x9E3779B97F4A7C15 },
 		DescribeOperation: func(in, out any) string {

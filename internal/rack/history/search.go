@@ -8,29 +8,28 @@ import (
 	"slices"
 )
 
-// The search for an order of one object's operations is Wing and Gong's, with
-// Lowe's memory of what was tried ("Testing for linearizability", 2017): take any
-// operation that may come next, go on, and come back when there is no next. Three
-// things make it short on histories with hundreds of requests in flight:
+// The search for an order of one object's operations is Wing and Gong's, with Lowe's memory of what was tried
+// ("Testing for linearizability", 2017): take any operation that may come next, continue, and go back when
+// none may come next. Three rules make it short for histories with hundreds of requests in flight:
 //
-//   - An operation that may come next and never changes anything, by what its
-//     client was told, comes next: whatever is possible before it is possible
+//   - An operation that may come next and, by its answer, changes nothing,
+//     comes next: whatever is possible before it is possible
 //     after it.
-//   - A state that somebody was told about, and has still to be told, is not left
-//     when nothing can bring it back. Most values are written once only.
+//   - A state that is still needed by the answer of an operation is not left
+//     if nothing can bring it back. Most values are written only once.
 //   - Operations of one client that take effect in order are taken in order.
 //
-// An order that is found is checked against the model by itself, so that an
-// error in the search can only ever be a false alarm.
+// An order that is found is checked against the model separately, so an error in the search can only cause a
+// false alarm.
 
-// move is an operation as the search sees it.
-type move struct {
+// move is what the search needs of an operation.
+type move struct { // ret: math.MaxInt64 if it is open
 	call, ret int64 // ret: math.MaxInt64 when it is open
-	prev      int   // the operation that takes effect before; -1: none
+	prev      int   // the operation that must take effect before; -1: none
 	returned  bool
 	inOrder   bool
 	blind     bool   // possible in every state
-	needs     uint64 // the state in which it is possible, when told and not blind
+	needs     uint64 // the state in which it is possible, if it returned and is not blind
 	key       [2]uint64
 }
 
@@ -38,28 +37,28 @@ type search[I, O any] struct {
 	m     *Model[I, O]
 	ops   []*Op[I, O]
 	moves []move
-	place []int // in byRet, of told operations
-	byRet []int // told operations by return
+	place []int // index in byRet, for operations that returned
+	byRet []int // operations that returned, by return
 	// All moves before low, and all of byRet before lowRet, are done.
 	low, lowRet int
 	done        []bool
 	order       []int
-	left        int // told operations that are not done
+	left        int // operations that returned and are not done
 	waiting     map[uint64]int
-	// makers counts, by value, operations not done that leave it behind; wild are
-	// those of which only the state tells what they leave.
+	// makers counts, by state, the operations not done that leave it behind. wild counts those for which the
+	// state before decides what they leave.
 	makers map[uint64]int
 	wild   int
 	hasty  bool
 	tried  map[[3]uint64]struct{}
-	at     [2]uint64 // the set of what is done
+	at     [2]uint64 // hash of the set of done operations
 	effort int
 }
 
 var errTired = errors.New("tired")
 
-// find reports whether there is an order of all told operations, with open ones
-// among them where that helps.
+// find reports whether there is an order of all operations that returned, with open ones among them where
+// these help.
 func (m *Model[I, O]) find(object uint64, ops []*Op[I, O], effort int) (bool, error) {
 	s := &search[I, O]{m: m, ops: ops, moves: make([]move, len(ops)), place: make([]int, len(ops)), done: make([]bool, len(ops)),
 		waiting: map[uint64]int{}, makers: map[uint64]int{}, tried: map[[3]uint64]struct{}{}, effort: effort}
@@ -90,8 +89,8 @@ func (m *Model[I, O]) find(object uint64, ops []*Op[I, O], effort int) (bool, er
 	for n, i := range s.byRet {
 		s.place[i] = n
 	}
-	// At first as if what is open never brought a state back unless it is plain
-	// that it does: an order that is found so is as good as any.
+	// The first search assumes that open operations whose result is not certain never bring a state back. An
+	// order that it finds is as good as any.
 	wild := s.wild
 	s.wild = 0
 	s.hasty = true
@@ -108,8 +107,8 @@ func (m *Model[I, O]) find(object uint64, ops []*Op[I, O], effort int) (bool, er
 	return ok, err
 }
 
-// count adds n to who waits for the state that operation i needs, and to who
-// makes the state that it leaves behind.
+// count adds n to the number of operations that wait for the state that operation i needs, and to the number
+// of those that make the state that it leaves behind.
 func (s *search[I, O]) count(i, n int) {
 	v, o := &s.moves[i], s.ops[i]
 	makes, known := uint64(0), true
@@ -122,7 +121,7 @@ func (s *search[I, O]) count(i, n int) {
 		s.waiting[v.needs] += n
 		makes, _ = s.m.Step(v.needs, o.In, o.Out, true)
 		if makes == v.needs {
-			return // it finds the state, and does not bring it back
+			return // it needs the state, and does not bring it back
 		}
 	}
 	if known {
@@ -143,7 +142,7 @@ func (s *search[I, O]) take(i int) {
 	}
 }
 
-// back undoes the last takes, until so many are left.
+// back undoes the last takes, until to operations are left in the order.
 func (s *search[I, O]) back(to int) {
 	for len(s.order) > to {
 		i := s.order[len(s.order)-1]
@@ -160,8 +159,8 @@ func (s *search[I, O]) back(to int) {
 	}
 }
 
-// from reports whether what is not done can follow in a state. When it cannot,
-// the search is as it was before.
+// from reports whether the operations that are not done can follow in this state. If they cannot, it leaves
+// the search as it was.
 func (s *search[I, O]) from(state uint64) (bool, error) {
 	was := len(s.order)
 	next := s.next()
@@ -185,8 +184,8 @@ func (s *search[I, O]) from(state uint64) (bool, error) {
 		return false, errTired
 	}
 	for _, k := range next {
-		// An open operation that changes nothing lets the next ones of its client
-		// come.
+		// An open operation that changes nothing is still taken if it is in order, because it lets the next
+		// ones of its client come.
 		after, ok := s.result(k, state)
 		v := &s.moves[k]
 		if !ok || after == state && !v.returned && !v.inOrder || after != state && s.missed(k, state) {
@@ -204,7 +203,7 @@ func (s *search[I, O]) from(state uint64) (bool, error) {
 	return false, nil
 }
 
-// result is the state after operation i; false when it is not possible.
+// result returns the state after operation i; false: the operation is not possible.
 func (s *search[I, O]) result(i int, state uint64) (uint64, bool) {
 	v := &s.moves[i]
 	if !v.blind && v.needs != state {
@@ -213,8 +212,7 @@ func (s *search[I, O]) result(i int, state uint64) (uint64, bool) {
 	return s.m.Step(state, s.ops[i].In, s.ops[i].Out, v.returned)
 }
 
-// missed reports whether somebody waits for the state who would never see it
-// again after operation i.
+// missed reports whether an operation waits for this state and would never see it again after operation i.
 func (s *search[I, O]) missed(i int, state uint64) bool {
 	n := s.waiting[state]
 	if v := &s.moves[i]; v.returned && !v.blind && v.needs == state {
@@ -223,8 +221,8 @@ func (s *search[I, O]) missed(i int, state uint64) bool {
 	return n > 0 && s.makers[state] == 0 && s.wild == 0
 }
 
-// next are the operations that may come next: called before the first return of
-// what is not done, the told ones first.
+// next returns the operations that may come next: those called before the first return of an operation that
+// is not done. Operations that returned come first.
 func (s *search[I, O]) next() []int {
 	for s.low < len(s.moves) && s.done[s.low] {
 		s.low++
@@ -253,7 +251,7 @@ func (s *search[I, O]) next() []int {
 	return append(returned, open...)
 }
 
-// explains checks the order that was found, by the definition.
+// explains checks the order that was found, by the definition of linearizability.
 func (s *search[I, O]) explains(state uint64) bool {
 	place := make([]int, len(s.ops))
 	for i := range place {
@@ -267,7 +265,7 @@ func (s *search[I, O]) explains(state uint64) bool {
 		}
 		state, place[i] = next, n
 	}
-	latest := int64(0) // call of what came so far
+	latest := int64(0) // newest call of the operations so far
 	for _, i := range s.order {
 		if s.moves[i].ret < latest {
 			return false

@@ -9,21 +9,21 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// Bridge is a learning Ethernet bridge between the ports of one goroutine: the
-// rack's switch when the rack lives in one process. It forwards by destination
-// address, floods what it does not know, and drops what finds no room.
+// Bridge is a learning Ethernet bridge between ports of one goroutine: the rack's switch if the rack lives in
+// one process. It forwards by destination address, floods frames to unknown and group addresses, and drops
+// frames that find no room.
 type Bridge struct {
 	ports []port.Port
 	out   []packet.Batch
 	where map[[6]byte]int
 	fixed map[[6]byte]bool
 	rx    packet.Batch
-	// Dropped counts frames that found no room or no way, Flooded those that
-	// went to all ports.
+	// Dropped counts frames that found no room, or whose destination is on the port that they came from.
+	// Flooded counts frames that went to all other ports.
 	Dropped, Flooded uint64
 }
 
-// maxAddrs bounds the address table; addresses beyond it are flooded to.
+// maxAddrs is the size of the address table. Frames to an address that found no room there are flooded.
 const maxAddrs = 4096
 
 // NewBridge joins ports.
@@ -31,11 +31,11 @@ func NewBridge(ports ...port.Port) *Bridge {
 	return &Bridge{ports: ports, out: make([]packet.Batch, len(ports)), where: make(map[[6]byte]int), fixed: make(map[[6]byte]bool)}
 }
 
-// Fix ties an address to a port: frames from elsewhere with it as their source
-// change nothing, as with port security on a switch.
+// Fix ties an address to a port. Frames from other ports with this source address do not change that, as with
+// port security on a switch.
 func (g *Bridge) Fix(mac [6]byte, port int) { g.where[mac], g.fixed[mac] = port, true }
 
-// Breath implements Worker. A port that was closed is passed over.
+// Breath implements Worker. It skips ports that were closed.
 func (g *Bridge) Breath(now clock.Time) (int, error) {
 	moved := 0
 	for in, p := range g.ports {
@@ -124,11 +124,10 @@ func (g *Bridge) send(i int) error {
 	return err
 }
 
-// Deadline implements Worker: a bridge does nothing by itself. Frames that
-// wait for room go out with a later breath.
+// Deadline implements Worker. A bridge needs no timer: frames that wait for room are sent in a later breath.
 func (g *Bridge) Deadline() clock.Time { return clock.Never }
 
-// Held is the number of frames that wait for room.
+// Held returns the number of frames that wait for room.
 func (g *Bridge) Held() int {
 	n := 0
 	for i := range g.out {

@@ -3,11 +3,10 @@
 //
 //	port.Rx ──► Endpoint.Input ──► App.Step ──► Endpoint.Output ──► port.Tx
 //
-// A Node is one endpoint, the application on it and its port; Breath moves
-// what can be moved now. The same Node runs live (Run: one goroutine, which
-// waits on the port until the earliest deadline), together with others on one
-// goroutine under the wall clock (Spin: the rack in one process), and in
-// virtual time (Sim: nothing waits, equal seeds give equal runs).
+// A Node is an endpoint with its application and its port; Breath does what can be done without waiting. The
+// same Node runs live (Run: one goroutine, which waits on the port until the earliest deadline), together
+// with others on one goroutine under the wall clock (Spin: the rack in one process), and in virtual time
+// (Sim: nothing waits, equal seeds give equal runs).
 //
-// Everything that a Node touches belongs to the goroutine that breathes it.
+// Everything that a Node uses belongs to the goroutine that calls its Breath.
 package host

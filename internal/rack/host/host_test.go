@@ -14,8 +14,8 @@ import (
 	"github.com/quillon/quillon/nf/port/mem"
 )
 
-// talker answers every frame with the same frame, and starts talks when its
-// timer says so.
+// talker answers every frame with the same frame, addresses exchanged. When its timer is due, it sends a
+// first frame.
 type talker struct {
 	pool     *packet.Pool
 	due      clock.Time
@@ -116,7 +116,7 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// A full wire keeps frames with the node; none is lost.
+// When a wire is full, the node keeps the frames. No frame is lost.
 func TestBackPressure(t *testing.T) {
 	clk, pool := clock.NewManual(0), newPool(t)
 	a, b := mem.NewWire("a", "b", pool, 4, clk)
@@ -195,7 +195,7 @@ func TestBridge(t *testing.T) {
 			}
 		}
 	}
-	is(send(0, 2, 1), 1, 2) // unknown: flooded
+	is(send(0, 2, 1), 1, 2) // unknown address: to all
 	is(send(1, 1, 2), 0)    // learnt
 	is(send(0, 2, 1), 1)
 	is(send(2, 2, 1), 1) // 1 has moved
@@ -248,7 +248,7 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
-// Live: two goroutines' worth of loop on one, under the wall clock.
+// Spin runs two nodes on one goroutine, under the wall clock.
 func TestSpin(t *testing.T) {
 	clk, pool := clock.NewWall(), newPool(t)
 	a, b := mem.NewWire("a", "b", pool, 8, clk)

@@ -11,11 +11,12 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-// Probe asks whether another machine has an IPv4 address, before an endpoint takes it (RFC 5227 2.1, with shorter times: the
-// others are in the same rack). It implements Endpoint.
+// Probe asks by ARP whether another machine has an IPv4 address, before an endpoint takes the address (RFC
+// 5227 2.1, with shorter times, because the other machines are in the same rack). It implements Endpoint.
 //
-// Every second question comes from a MAC address that nobody has: a bridge does not bring an answer to the MAC address of
-// both, the one who asks and the one who answers.
+// Every second question has as its source a MAC address that no machine has. If another machine has the
+// endpoint's MAC address, too, a bridge would bring an answer to that address to the wrong machine, or drop
+// it.
 type Probe struct {
 	ip   netip.Addr
 	macs [2][6]byte
@@ -31,13 +32,15 @@ const (
 	probeEvery = 50 * time.Millisecond
 )
 
-// NewProbe makes one that begins at once, of an endpoint with a MAC address. seed is another one for each machine.
+// NewProbe makes a Probe that begins at once, for an endpoint with this MAC address. seed differs from
+// machine to machine.
 func NewProbe(ip netip.Addr, mac [6]byte, pool *packet.Pool, now clock.Time, seed uint64) *Probe {
 	other := [6]byte{2, 0x51, byte(seed >> 24), byte(seed >> 16), byte(seed >> 8), byte(seed)}
 	return &Probe{ip: ip, macs: [2][6]byte{mac, other}, pool: pool, next: now, end: now.Add((probes + 1) * probeEvery)}
 }
 
-// Over reports whether enough has been asked, and an error when somebody has the address, or asks for it, too.
+// Over reports whether the Probe has ended. The error says that another machine has the address, or probes
+// for it, too.
 func (p *Probe) Over(now clock.Time) (bool, error) { return p.err != nil || now >= p.end, p.err }
 
 // Input implements Endpoint.

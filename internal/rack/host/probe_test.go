@@ -14,13 +14,13 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// TestProbe: an address that a machine on the bridge has, with the same MAC address or another one, is noticed, and one that another
-// asks for at the same time; one that nobody has is not.
+// TestProbe finds an address that a machine on the bridge has, with the same MAC address or another one, and
+// one for which another machine probes at the same time. It does not find an address that no machine has.
 func TestProbe(t *testing.T) {
 	ip := netip.MustParseAddr("10.0.0.9")
 	for _, c := range []struct {
 		name  string
-		other string // that a machine has; "": it probes for ip
+		other string // address that another machine has; "": that machine probes for ip
 		mac   [6]byte
 		taken bool
 	}{

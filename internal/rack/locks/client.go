@@ -30,77 +30,74 @@ func (w Work) String() string {
 	return [...]string{"spin", "table", "count", "cas-count", "open"}[w]
 }
 
-// Works are all of them.
+// Works returns all of them.
 func Works() []Work { return []Work{Spin, Table, Count, CASCount, Open} }
 
 // Config describes a client.
 type Config struct {
 	Layout
 	Work Work
-	// First is the number of the client's first session among those of all
-	// clients, Own how many it has: one a queue pair.
+	// First is the number of the client's first session among those of all clients, Own the number of its
+	// sessions. Each has a queue pair.
 	First, Own int
-	// Ops is how many operations a session does (locks taken, counts made,
-	// requests posted).
+	// Ops is the number of operations of a session (locks taken, counts made, requests posted).
 	Ops int
-	// Outstanding is how many requests a session of Open or Count has in flight;
-	// 0 = 8.
+	// Outstanding is the number of requests that a session of Open or Count has in flight; 0 = 8.
 	Outstanding int
-	// MTU scales the requests of Open that take several packets; 0 = 1024.
+	// MTU scales the requests of Open that take several packets, in bytes; 0 = 1024.
 	MTU int
 	// ReleaseByCAS releases a spin lock by CAS owner -> 0 instead of WRITE 0.
 	ReleaseByCAS bool
-	// Tries is how often a session tries a lock that is held before it gives up
-	// for this time; 0 = 200.
+	// Tries is how often a session tries a lock that is held before it gives up this operation; 0 = 200.
 	Tries int
 	Seed  uint64
-	// CQ is where the completions of all the client's queue pairs arrive.
+	// CQ receives the completions of all queue pairs of the client.
 	CQ *rnic.CQ
-	// Dial connects the session of a number (among all clients') anew and says
-	// where the memory is. The session's queue pair before that, if any, is gone
-	// for both sides when Dial returns. An error: try again later.
+	// Dial connects the session with this number (among all clients') again and says where the memory is.
+	// When Dial returns, the session's earlier queue pair, if any, must be gone on both sides. After an error
+	// the client tries again later.
 	Dial func(now clock.Time, session int) (*rnic.QP, Grant, error)
-	// Broke is told of each queue pair that failed, whose it was and by what; nil: nobody is.
+	// Broke, if not nil, is called for each queue pair that failed, with its session and the status.
 	Broke func(now clock.Time, session int, s rnic.Status)
-	// Life tells this client from those that had its sessions' numbers before it
-	// died, from 0.
+	// Life differs between this client and those that had its sessions' numbers before and died; it counts
+	// from 0.
 	Life int
-	// Dead reports whether a session of a life will never do anything again, and
-	// nothing that it sent is on its way any more: its lock may be taken from it.
-	// Nil: nobody dies.
+	// Dead reports whether a session of a life will never do anything again, and none of its requests is
+	// under way: then its lock may be taken from it. Nil: no session dies.
 	Dead func(session, life int) bool
-	// More, if not nil, is asked before each operation besides Ops; false: not now. A session that has
-	// nothing to do asks in every Step.
+	// More, if not nil, is called before each operation, in addition to the limit Ops; false: not now. A
+	// session that has nothing to do calls it in every Step.
 	More func(now clock.Time, session int) bool
-	// Finished, if not nil, is told the end of each operation, and how often it had to try again.
+	// Finished, if not nil, is called at the end of each operation; failed is how often the operation had to
+	// try again.
 	Finished func(now clock.Time, session int, start clock.Time, failed int)
 	// WordLog and LockLog record the histories.
 	WordLog *history.Log[history.Word, uint64]
 	LockLog *history.Log[history.Lock, struct{}]
 }
 
-// Stats are a client's totals.
+// Stats are the totals of a client.
 type Stats struct {
 	Done     uint64 // operations
-	Requests uint64 // posted
+	Requests uint64 // requests that were posted
 	Failed   uint64 // CASes that found another value
-	GaveUp   uint64 // locks that stayed held by others
-	Stolen   uint64 // locks taken from the dead
+	GaveUp   uint64 // operations given up because other sessions held the lock
+	Stolen   uint64 // locks taken from dead sessions
 	Broken   uint64 // queue pairs that failed
-	Stuck    uint64 // sessions that cannot know which locks they hold, and ended
+	Stuck    uint64 // sessions that ended because they cannot know which locks they hold
 }
 
-// Client does the work of some sessions. It implements host.App.
+// Client does the work of its sessions. It implements host.App.
 type Client struct {
 	cfg      Config
 	sessions []*session
 	stats    Stats
 	err      error
-	now      clock.Time // of the Step that is under way
+	now      clock.Time // time of the Step that is under way
 	wcs      [64]rnic.WC
 }
 
-// redialAfter is how long a session waits before it asks for a queue pair again.
+// redialAfter is the time after which a session that has no queue pair dials again.
 const redialAfter = 100 * time.Microsecond
 
 // New makes a client; its sessions dial in the first Step.
@@ -140,27 +137,27 @@ func New(c Config) (*Client, error) {
 	return x, nil
 }
 
-// Done reports whether all sessions are through.
+// Done reports whether all sessions have ended.
 func (c *Client) Done() bool {
 	return !slices.ContainsFunc(c.sessions, func(s *session) bool { return !s.ended })
 }
 
-// Quiet reports whether no operation is under way: More has stopped all sessions, or they are through.
+// Quiet reports whether no operation is under way: each session has ended, or More has stopped it.
 func (c *Client) Quiet() bool {
 	return !slices.ContainsFunc(c.sessions, func(s *session) bool { return !s.ended && (!s.paused || len(s.reqs) > 0) })
 }
 
-// Stop lets all sessions end with what they have begun.
+// Stop lets all sessions end after the operations that they have begun.
 func (c *Client) Stop() {
 	for _, s := range c.sessions {
 		s.left = 0
 	}
 }
 
-// Err is the first thing that happened and must not.
+// Err returns the first error: something that must not happen.
 func (c *Client) Err() error { return c.err }
 
-// Stats are the totals so far.
+// Stats returns the totals so far.
 func (c *Client) Stats() Stats { return c.stats }
 
 // Step implements host.App.
@@ -206,33 +203,33 @@ func (c *Client) Deadline() clock.Time {
 	return at
 }
 
-// worker is what a session does: one implementation a workload.
+// worker is the work of a session, with an implementation for each Work.
 type worker interface {
-	// start goes on from where the session stands: at the beginning, and with
-	// another queue pair after the last one broke; what was under way then is
-	// of unknown outcome.
+	// start begins, or continues from where the session stands: at first, when More allows operations again,
+	// and with another queue pair after the last one broke (again). The outcome of what was under way then is
+	// unknown.
 	start(s *session, now clock.Time, again bool)
-	// done is told about the oldest request's end.
+	// done is called at the end of the oldest request.
 	done(s *session, now clock.Time, r *request)
 }
 
-// request is work posted on the queue pair. Requests complete in order.
+// request is a request that was posted on the queue pair. Requests complete in order.
 type request struct {
-	step  int // the worker's
+	step  int // defined by the worker
 	word  history.Word
-	ids   int // number of the history's first operation
-	words int // how many it is; 0: none
+	ids   int // number of its first operation in the history
+	words int // number of its operations in the history
 	buf   []byte
 	small bool // buf is from eight
 	at    clock.Time
-	value uint64 // of a READ of one word, or an atomic: the answer
+	value uint64 // the answer of a READ of one word, or of an atomic
 }
 
 // session is one queue pair and the work on it.
 type session struct {
 	c      *Client
 	index  int // in the client
-	number int // among all
+	number int // among all clients' sessions
 	qp     *rnic.QP
 	grant  Grant
 	dials  uint32
@@ -243,21 +240,21 @@ type session struct {
 	left   int // operations to begin
 	seq    uint64
 	ended  bool
-	paused bool       // More said so
-	begun  clock.Time // the operation that began last
-	failed int        // how often it had to try again
+	paused bool       // More returned false
+	begun  clock.Time // when the newest operation began
+	failed int        // how often that operation had to try again
 	reqs   []request  // outstanding, oldest first
 	spare  [][]byte   // 8-byte buffers
 }
 
-// owner is the word with which a session marks what it holds or writes: nobody
-// else's, and another one every time.
+// owner returns a word with which a session marks what it holds or writes. No other session uses it, and it
+// differs from call to call.
 func (s *session) owner() uint64 {
 	s.seq++
 	return uint64(s.number+1)<<40 | uint64(s.c.cfg.Life)<<32 | s.seq
 }
 
-// OwnerOf is whose mark an owner is.
+// OwnerOf returns the session and the life whose mark an owner is.
 func OwnerOf(owner uint64) (session, life int) { return int(owner>>40) - 1, int(owner >> 32 & 0xFF) }
 
 func (s *session) dial(now clock.Time) {
@@ -273,8 +270,8 @@ func (s *session) dial(now clock.Time) {
 	s.work.start(s, now, s.dials > 1)
 }
 
-// begin takes one of the operations that are left; false: the session ends as
-// soon as nothing is outstanding.
+// begin begins one of the operations that are left; false: there is none now. If none is left, the session
+// ends when no request is outstanding.
 func (s *session) begin() bool {
 	if s.left == 0 {
 		s.ended = len(s.reqs) == 0
@@ -297,7 +294,7 @@ func (s *session) finish(start clock.Time) {
 	}
 }
 
-// again notes that the operation has to try again.
+// again notes that the operation must try again.
 func (s *session) again() {
 	s.c.stats.Failed++
 	s.failed++
@@ -318,7 +315,7 @@ func (s *session) eight() []byte {
 	return make([]byte, 8)
 }
 
-// post sends a request; buf is what it reads into or writes.
+// post sends a request; buf is what the request reads into or writes.
 func (s *session) post(step int, r request, op rnic.Op, to Region, off uint64, buf []byte) {
 	r.step, r.buf, r.at = step, buf, s.c.now
 	s.reqs = append(s.reqs, r)
@@ -342,10 +339,10 @@ func (s *session) ask(now clock.Time, step int, w history.Word) {
 	s.post(step, request{word: w, ids: id, words: 1, small: true}, w.Op, s.grant.Words, w.Addr-wordsVA, buf)
 }
 
-// complete takes a completion.
+// complete handles a completion.
 func (s *session) complete(now clock.Time, w *rnic.WC) {
 	if w.Status != rnic.Success {
-		// Operations under way stay open in the history.
+		// Operations under way stay open in the history, with an unknown end.
 		s.c.stats.Broken++
 		if f := s.c.cfg.Broke; f != nil {
 			f(now, s.number, w.Status)

@@ -13,7 +13,7 @@ func (p *count) start(s *session, now clock.Time, again bool) { p.fill(s, now) }
 
 func (p *count) fill(s *session, now clock.Time) {
 	for len(s.reqs) < s.c.cfg.Outstanding && s.begin() {
-		// Carries through all bytes, upwards and downwards.
+		// Sums carry through all bytes, upwards and downwards.
 		add := uint64(1) << s.rng.IntN(64)
 		if s.rng.IntN(2) == 0 {
 			add = -add
@@ -29,8 +29,7 @@ func (p *count) done(s *session, now clock.Time, r *request) {
 
 func someWord(s *session) uint64 { return wordsVA + uint64(s.rng.IntN(s.c.cfg.Words))*8 }
 
-// casCount reads a word, then compares-and-swaps it for its successor until
-// that succeeds.
+// casCount reads a word, then sends CASes that add 1 until one succeeds.
 type casCount struct{ addr uint64 }
 
 // Steps of casCount.
@@ -40,7 +39,7 @@ const (
 )
 
 func (p *casCount) start(s *session, now clock.Time, again bool) {
-	p.next(s, now) // whether the last one was counted, nobody knows
+	p.next(s, now) // it is not known whether the last operation counted
 }
 
 func (p *casCount) next(s *session, now clock.Time) {

@@ -13,8 +13,7 @@ import (
 
 var layout = Layout{Words: 2, Block: 32, Scratch: 512, Sessions: 1}
 
-// near is a client whose requests a test answers by itself: its queue pair is
-// connected to nobody.
+// near is a client whose requests the test itself answers. Its queue pair is connected to no other.
 type near struct {
 	t    *testing.T
 	nic  *rnic.NIC
@@ -100,7 +99,7 @@ func TestDialsAgain(t *testing.T) {
 	}
 }
 
-// A holder that reads back anything but its own mark says so.
+// A holder that reads back another mark than its own ends with an error.
 func TestSectionFindsOthers(t *testing.T) {
 	for _, c := range []struct {
 		name, why  string
@@ -139,7 +138,7 @@ func mark(m uint64, b []byte) {
 	binary.LittleEndian.PutUint64(b[len(b)-8:], m)
 }
 
-// A session that lost its queue pair finds out what became of its lock.
+// A session that lost its queue pair finds out whether it has the lock.
 func TestRecovers(t *testing.T) {
 	broken := func(x *near, now clock.Time) {
 		x.c.sessions[0].complete(now, &rnic.WC{Status: rnic.RetryExceededError})
@@ -150,9 +149,9 @@ func TestRecovers(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		steps int  // answered before the queue pair breaks
-		mine  bool // what the lock says then
-		next  int  // step that follows
+		steps int  // steps that are answered before the queue pair breaks
+		mine  bool // the lock names the session then
+		next  int  // the step that follows
 		wrong bool
 	}{
 		{"taken", 0, true, sectionEnter, false},
@@ -189,7 +188,7 @@ func TestRecovers(t *testing.T) {
 	}
 }
 
-// A lock is taken from the dead, and from nobody else.
+// A session takes a lock from a dead session, and from no other.
 func TestSteals(t *testing.T) {
 	const other = 1<<40 | 3<<32 | 9
 	for _, dead := range []bool{false, true} {

@@ -8,28 +8,26 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Layout is what lies in the memory node.
+// Layout describes the memory of the memory node.
 type Layout struct {
-	// Words is how many shared 8-byte words there are.
+	// Words is the number of shared 8-byte words.
 	Words int
 	// Block is the size of the block that a lock protects, in bytes: a multiple
 	// of 8, at least 16.
 	Block int
 	// Scratch is the size of each session's private memory; 0 = none.
 	Scratch int
-	// Sessions is how many sessions all clients have together.
+	// Sessions is the number of sessions of all clients together.
 	Sessions int
-	// VA is where the words are registered, and 4 and 8 GiB behind it what locks
-	// protect and the private memory. Words of a history are numbered from address
-	// 0 in any case.
+	// VA is the address at which the words are registered. What locks protect is registered 4 GiB behind it,
+	// the private memory 8 GiB. In a history the words' addresses begin at 0 in any case.
 	VA uint64
 }
 
-// tableBits is how many bits of a word are locks of their own, when the words
-// are a lock table.
+// tableBits is the number of bits of a word that are locks, if the words are a lock table.
 const tableBits = 8
 
-// Memory is how many bytes there are.
+// Memory returns the number of bytes of the memory.
 func (l *Layout) Memory() int64 {
 	return int64(l.Words)*8 + int64(l.Words)*tableBits*int64(l.Block) + int64(l.Sessions)*int64(l.Scratch)
 }
@@ -40,8 +38,8 @@ type Region = onesided.Region
 // Grant is what a client must know to use the memory.
 type Grant struct{ Words, Blocks, Scratch Region }
 
-// Addresses at which the memory is registered, from Layout.VA on. The words are
-// at 0, as lock tables in a NIC's device memory are.
+// The addresses at which the memory is registered, counted from Layout.VA. The words are at 0, as lock tables
+// in a NIC's device memory are.
 const (
 	wordsVA   = 0
 	blocksVA  = 1 << 32
@@ -67,7 +65,7 @@ func NewMemory(l Layout) (*Memory, error) {
 	}, nil
 }
 
-// Serve lets the queue pairs of pd reach the memory.
+// Serve registers the memory in pd, so that its queue pairs can access the memory.
 func (m *Memory) Serve(pd *rnic.PD) (Grant, error) {
 	var g Grant
 	const access = rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite
@@ -76,12 +74,12 @@ func (m *Memory) Serve(pd *rnic.PD) (Grant, error) {
 	return g, err
 }
 
-// Word is the value of the word at an address, as the memory's host reads it.
+// Word returns the word at an address, as the memory's host reads it.
 func (m *Memory) Word(addr uint64) uint64 {
 	return binary.LittleEndian.Uint64(m.words[addr-wordsVA:])
 }
 
-// Addrs are the addresses of the words.
+// Addrs returns the addresses of the words.
 func (m *Memory) Addrs() []uint64 {
 	a := make([]uint64, m.Words)
 	for i := range a {

@@ -9,13 +9,12 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// open keeps many requests of all kinds in flight: every verb on single shared
-// words, WRITEs and READs across neighbouring ones, and WRITEs of several
-// packets to private memory that are read back.
+// open keeps many requests of all kinds in flight: every verb on single shared words, WRITEs and READs of
+// several neighbouring words, and WRITEs of several packets to private memory, which are read back.
 type open struct {
-	word  int      // that was used last
+	word  int      // the word that was used last
 	seen  []uint64 // by word: a value that it had
-	hope  []uint64 // by word: the value that it has when nobody interferes
+	hope  []uint64 // by word: the value that it has if no other session interferes
 	slots [2]slot  // halves of the private memory
 }
 
@@ -59,7 +58,7 @@ func (p *open) fill(s *session, now clock.Time) {
 
 // one posts a request.
 func (p *open) one(s *session, now clock.Time) {
-	// Often the same word again, so that what one request does the next one sees.
+	// The same word is used often, so that the next request sees the effect of this one.
 	if s.rng.IntN(2) == 0 {
 		p.word = s.rng.IntN(s.c.cfg.Words)
 	}
@@ -94,7 +93,7 @@ func (p *open) one(s *session, now clock.Time) {
 	s.ask(now, openWord, w)
 }
 
-// someBytes is a mask of whole bytes.
+// someBytes returns a mask of whole bytes.
 func someBytes(which uint32) uint64 {
 	var m uint64
 	for i := range 8 {
@@ -105,8 +104,7 @@ func someBytes(which uint32) uint64 {
 	return m
 }
 
-// wide writes or reads the words from the i-th on; to every word it is an
-// operation of its own.
+// wide writes or reads a range of words from the i-th on. In the history this is an operation for each word.
 func (p *open) wide(s *session, now clock.Time, i int, write bool) {
 	n := 1 + s.rng.IntN(s.c.cfg.Words-i)
 	buf := make([]byte, 8*n)
@@ -127,8 +125,7 @@ func (p *open) wide(s *session, now clock.Time, i int, write bool) {
 	s.post(openWide, request{ids: first, words: n}, op, s.grant.Words, uint64(i)*8, buf)
 }
 
-// private writes to private memory and reads it back; false when all of it is
-// in use.
+// private writes to private memory and reads it back; false if all of it is in use.
 func (p *open) private(s *session) bool {
 	for i := range p.slots {
 		x := &p.slots[i]

@@ -7,18 +7,17 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// section is a critical section: plain WRITEs and READs that only mutual
-// exclusion keeps apart. The holder's mark goes to both ends of the block, the
-// block is read back, and both ends must still carry it.
+// section is a critical section: plain WRITEs and READs that only mutual exclusion keeps apart. The holder
+// writes its mark to both ends of the block and reads the block back; both ends must still have the mark.
 type section struct {
 	lock  int
 	owner uint64
-	// clean: whoever was here before has left the block with both ends alike.
+	// clean: the holder before has left the block with equal ends.
 	clean bool
 	block []byte
 }
 
-// Steps of a section; a worker's own begin at ownSteps.
+// Steps of a section; the steps of a worker begin at ownSteps.
 const (
 	sectionEnter = iota
 	sectionHead
@@ -47,7 +46,7 @@ func (x *section) mark(s *session) {
 	s.post(sectionBack, request{}, rnic.OpRead, s.grant.Blocks, x.at(), x.block)
 }
 
-// done takes the end of a step; true when the section is through.
+// done handles the end of a step; true: the section has ended.
 func (x *section) done(s *session, step int) bool {
 	head, tail := x.block[:8], x.block[len(x.block)-8:]
 	switch step {

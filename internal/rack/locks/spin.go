@@ -6,11 +6,10 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// spin takes one lock at a time: a word that is 0 when it is free, and its
-// holder's mark otherwise.
+// spin takes one lock at a time: a word that is 0 if the lock is free, and the holder's mark otherwise.
 type spin struct {
 	x     section
-	from  uint64 // the mark that the CAS expects: 0, or that of a dead holder
+	from  uint64 // the word that the CAS expects: 0, or the mark of a dead holder
 	tries int
 	phase phase
 	id    int // of the acquisition or the release, in the history
@@ -29,7 +28,7 @@ const (
 const (
 	spinTake = ownSteps + iota
 	spinRelease
-	spinAsk // whose is it, after the queue pair broke?
+	spinAsk // READ of the lock after the queue pair broke
 )
 
 func (p *spin) start(s *session, now clock.Time, again bool) {
@@ -58,7 +57,7 @@ func (p *spin) take(s *session, now clock.Time) {
 	s.ask(now, spinTake, history.Word{Op: rnic.OpCompareSwap, Addr: p.addr(), Compare: p.from, Swap: p.x.owner})
 }
 
-// taken is the end of an acquisition that took place.
+// taken handles the end of an acquisition that succeeded.
 func (p *spin) taken(s *session, now clock.Time) {
 	s.c.cfg.LockLog.Return(p.id, now, struct{}{})
 	if p.from != 0 {
@@ -68,7 +67,7 @@ func (p *spin) taken(s *session, now clock.Time) {
 	p.x.look(s)
 }
 
-// notTaken goes on after an acquisition that found the lock held by other.
+// notTaken handles the end of an acquisition that found the mark of another holder.
 func (p *spin) notTaken(s *session, now clock.Time, other uint64) {
 	s.c.cfg.LockLog.Forget(p.id)
 	s.again()
@@ -128,8 +127,8 @@ func (p *spin) done(s *session, now clock.Time, r *request) {
 	}
 }
 
-// asked goes on after the queue pair broke and the lock's word was read with the
-// next one: nothing of before is on its way any more.
+// asked continues after the queue pair broke and the lock's word was read with the next one: no request of
+// the earlier queue pair is under way any more.
 func (p *spin) asked(s *session, now clock.Time, holder uint64) {
 	mine := holder == p.x.owner
 	switch {

@@ -8,14 +8,14 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// table takes several locks of a bit table at once, word by word in ascending
-// order, so that nobody waits in a circle. The READ of the first block that
-// they protect is posted behind the last masked CAS, without waiting for it.
+// table takes several locks of a bit table, word by word in ascending order, so that sessions never wait in a
+// circle. The READ of the first block that they protect is posted behind the last masked CAS, without waiting
+// for its result.
 type table struct {
 	xs    []section
 	words []bits // ascending
-	at    int    // word that is being taken, or released
-	inner int    // section that is under way
+	at    int    // word that is being taken or released
+	inner int    // section that is being executed
 	tries int
 	phase phase
 }
@@ -27,7 +27,7 @@ type bits struct {
 	ids  []int // of the acquisitions or the releases, in the history
 }
 
-// maxLocks is the most locks that are taken at once.
+// maxLocks is the most locks that are taken together.
 const maxLocks = 4
 
 // Steps of table.
@@ -38,7 +38,7 @@ const (
 
 func (p *table) start(s *session, now clock.Time, again bool) {
 	if again && p.phase != idle {
-		// A bit does not say whose it is. RCuckoo repairs with leases.
+		// A bit does not say which session holds it. RCuckoo repairs this with leases.
 		s.c.stats.Stuck++
 		s.ended = true
 		return
@@ -69,12 +69,10 @@ func (p *table) next(s *session, now clock.Time) {
 	p.take(s, now)
 }
 
-// bitOf is the bit of a lock in its word: every eighth, so that all bytes of the
-// word matter.
+// bitOf returns the bit of a lock in its word: every eighth bit, so that all bytes of the word matter.
 func bitOf(lock int) uint64 { return 1 << (lock % tableBits * 8) }
 
-// record notes the beginning of an acquisition or a release of the locks of the
-// word that is up.
+// record records the beginning of an acquisition or a release of the locks of the word p.at.
 func (p *table) record(s *session, now clock.Time, release bool) *bits {
 	w := &p.words[p.at]
 	w.ids = w.ids[:0]
@@ -112,7 +110,7 @@ func (p *table) done(s *session, now clock.Time, r *request) {
 			if p.at < len(p.words)-1 {
 				p.again(s, now)
 			}
-			return // the READ behind the last one comes next
+			return // the READ that was posted behind the CAS completes next
 		}
 		for _, id := range w.ids {
 			s.c.cfg.LockLog.Return(id, now, struct{}{})
@@ -149,7 +147,7 @@ func (p *table) done(s *session, now clock.Time, r *request) {
 	}
 }
 
-// nextRelease goes on after the locks of a word were released, last word first.
+// nextRelease continues after the locks of a word were released. Words are released in descending order.
 func (p *table) nextRelease(s *session, now clock.Time) {
 	if p.at--; p.at >= 0 {
 		p.release(s, now)
@@ -161,7 +159,7 @@ func (p *table) nextRelease(s *session, now clock.Time) {
 	p.next(s, now)
 }
 
-// again tries the word that is up once more, or gives back what was taken.
+// again tries the word p.at once more, or gives back the locks that were taken.
 func (p *table) again(s *session, now clock.Time) {
 	if p.tries++; p.tries < s.c.cfg.Tries {
 		p.take(s, now)

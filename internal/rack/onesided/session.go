@@ -75,9 +75,9 @@ func (s *Session) AskMasked(node int, r Region, at int, from, to, mask uint64, i
 	w.Compare, w.Swap, w.CompareMask, w.SwapMask = from, to, mask, mask
 }
 
-// Post sends the requests of the post. The Loop calls Done when the last one to each node has succeeded. Post calls may
-// before each request; if may returns false, Post sends neither this request nor later ones and returns ok = false. An
-// error is one of the queue pair to node, which has failed then.
+// Post sends the requests of the post. The Loop calls Done when the last request to each node has succeeded.
+// Post calls may before each request; if may returns false, Post sends neither this request nor later ones
+// and returns ok = false. If it returns an error, the queue pair to node has failed.
 func (s *Session) Post(may func(i int, w *rnic.SendWR) bool) (node int, ok bool, err error) {
 	s.posts++
 	s.pending = 0
@@ -100,7 +100,7 @@ func (s *Session) Post(may func(i int, w *rnic.SendWR) bool) (node int, ok bool,
 // last reports whether the i-th request is the last one to its node.
 func (s *Session) last(i int) bool { return !slices.Contains(s.Nodes[i+1:], s.Nodes[i]) }
 
-// Aside sends a request that belongs to no post, so that nobody waits for its completion.
+// Aside sends a request that belongs to no post, so that nothing waits for its completion.
 func (s *Session) Aside(node int, w *rnic.SendWR) error {
 	w.ID, w.Signaled = uint64(s.Index), true // of post 0
 	return s.put(node, w)
@@ -139,7 +139,7 @@ func (s *Session) count(w *rnic.SendWR) {
 // succeeded by this.
 func (s *Session) Completed(post uint32) bool {
 	if post != s.posts || s.pending == 0 {
-		return false // of a post before
+		return false // of an earlier post
 	}
 	s.pending--
 	return s.pending == 0

@@ -6,7 +6,8 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// TestPosts: a post has succeeded when each of its nodes has said so, and what nodes say of a post before counts for nothing.
+// TestPosts: a post has succeeded when it has a completion of each of its nodes. Completions of an earlier
+// post do not count.
 func TestPosts(t *testing.T) {
 	s := NewSession(3, 2, 1)
 	var told []uint64

@@ -89,7 +89,7 @@ func (s *Slab[A]) Freed(now clock.Time, p Piece[A]) {
 	}
 }
 
-// Leave frees a piece to which nothing in the store refers, but which somebody may still read.
+// Leave frees a piece to which the store no longer refers, but which a session may still read.
 func (s *Slab[A]) Leave(now clock.Time, p Piece[A]) {
 	p.freed = now
 	s.late = append(s.late, p)

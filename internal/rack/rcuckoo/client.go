@@ -16,11 +16,11 @@ type Kind uint8
 const (
 	// Read asks for the value of a key.
 	Read Kind = iota
-	// Insert puts a key that is not there.
+	// Insert adds a key that is not in the table.
 	Insert
-	// Update gives a key that is there another value.
+	// Update gives a key that is in the table another value.
 	Update
-	// Delete takes a key out.
+	// Delete removes a key.
 	Delete
 )
 
@@ -30,43 +30,42 @@ func (k Kind) String() string { return [...]string{"read", "insert", "update", "
 type Op struct {
 	Kind Kind
 	Key  uint64
-	// Value is used in place until the operation ends.
+	// Value must not change until the operation ends: the client does not copy it.
 	Value []byte
 }
 
-// Result is what became of an operation; valid until the callback returns.
+// Result is the outcome of an operation. It is valid until the callback returns.
 type Result struct {
 	Session int
 	Op
-	// Found: the key was there before. An insertion changes nothing then, an update
-	// and a deletion do nothing otherwise. Got is the value that was there; only reads
-	// are told one that lies in an extent.
+	// Found: the key was there before. Then an insertion changes nothing; otherwise an update and a deletion
+	// change nothing. Got is the value that was there. Of values in extents only reads get it.
 	Found      bool
 	Got        []byte
 	Err        error
 	Start, End clock.Time
 	onesided.Cost
-	// Tries is how many cuckoo paths an insertion locked. FirstFailed is how many of
-	// them were no paths any more once they were locked, SecondFailed how often the
-	// search of the locked rows found no other.
+	// Tries is how many cuckoo paths an insertion locked. FirstFailed is how many of them were no longer
+	// paths when they were locked. SecondFailed is how often the search of the locked rows found no other
+	// path.
 	Tries, FirstFailed, SecondFailed int
-	// Retries is how often a lock was held, or a row torn.
+	// Retries counts the times when a lock was held or a row was torn.
 	Retries int
-	// LockBytes are those of Bytes that locks and the READs behind them took, without releases.
+	// LockBytes is the part of Bytes that the locks and the READs behind them took, without releases.
 	LockBytes int
 }
 
-// Phase is what a client is doing when it may be made to fail.
+// Phase is what a client does when Config.Cut can make it fail.
 type Phase uint8
 
 const (
-	// Locking posts a lock's acquisition, and READs behind it.
+	// Locking posts the masked CAS that acquires locks, and READs behind it.
 	Locking Phase = iota
-	// Writing posts rows, and the locks' release behind them.
+	// Writing posts WRITEs of rows, and the release of the locks behind them.
 	Writing
 	// Releasing gives locks back.
 	Releasing
-	// Repairing takes leases, writes repaired rows, frees the lock.
+	// Repairing takes leases, writes repaired rows, and frees the lock.
 	Repairing
 	numPhases
 )
@@ -75,15 +74,15 @@ const (
 type Config struct {
 	Layout
 	Sessions int
-	// CQ is where the completions of all the client's queue pairs arrive.
+	// CQ receives the completions of all the client's queue pairs.
 	CQ *rnic.CQ
-	// Dial connects a session anew; its queue pair before that, if any, is gone for
-	// both sides when Dial returns. An error: try again later.
+	// Dial connects a session anew. When Dial returns, an earlier queue pair of the session must be gone on
+	// both sides. After an error the session tries again later.
 	Dial func(now clock.Time, session int) (*rnic.QP, Grant, error)
-	// Next is a session's next operation; false: none now. A session that has
-	// nothing to do asks in every Step.
+	// Next returns a session's next operation; false: there is none now. A session without work calls it in
+	// every Step.
 	Next func(now clock.Time, session int) (Op, bool)
-	// Done is told every operation's end; nil: nobody is.
+	// Done gets the result of every operation; nil: results are not told.
 	Done func(*Result)
 	// Chunk is the client's memory for values that do not fit into entries.
 	Chunk Chunk
@@ -91,18 +90,19 @@ type Config struct {
 	Outside bool
 
 	Search Search
-	// Cache is the size of a session's cache of rows; 0 = 64 KiB.
+	// Cache is the size of a session's cache of rows in bytes; 0 = 64 KiB.
 	Cache int
 	// Flush empties the cache before every insertion.
 	Flush bool
-	// Covering is how many bytes two rows may be apart to be read at once; 0 = 148.
+	// Covering is the distance in bytes up to which two rows are read with one READ; 0 = 148.
 	Covering int
-	// Short READs of a key's rows are as long as the public code's, which takes a row's number of entries for its bytes: 8
-	// for each row, so that one READ covers 32 rows in 256 bytes. Nothing can be found in them: reads end when they
-	// have come. It is for models of what the authors have measured.
+	// Short READs of a key's rows are as long as those of the public code, which uses a row's number of
+	// entries (8) where it needs a row's bytes: 8 bytes for each row, so that one READ of 256 bytes is for 32
+	// rows. No key can be found in them: a read ends when its READs have come. Short is for models of what
+	// the authors measured.
 	Short bool
-	// Blind insertions do not look whether the key is there: the workload knows that
-	// it is not. They lock a path's rows only.
+	// Blind insertions do not look whether the key is there; the workload must know that it is not. They lock
+	// only the rows of a path.
 	Blind bool
 	// Fence makes the READs behind a masked CAS wait until it has returned: a round trip
 	// more. The authors set it (section 3.2.2, footnote 1).
@@ -111,24 +111,24 @@ type Config struct {
 	// 0 = 1000.
 	Tries int
 
-	// Self is the client's address, and Place the first of its sessions' places, where the Layout has some.
+	// Self is the client's address. Place is the number of its first session's place, where the Layout has
+	// places.
 	Self  netip.Addr
 	Place int
-	// Shut has sessions shut out that seem dead, before a repair, which begins when that was so for FailAfter. nil: nobody
-	// is asked.
+	// Shut asks that a session that seems dead be shut out, before a repair. The repair begins when the
+	// session has been shut out for FailAfter. nil: sessions are not shut out.
 	Shut onesided.Shutter
 
-	// FailAfter is how long a lock is held, or a row torn, until its holder counts as
-	// dead; 0 = 100 ms. A client that has not got all locks of an operation within
-	// an eighth of it gives them back and begins again.
+	// FailAfter is how long a lock may be held, or a row be torn, before the lock's holder counts as dead; 0
+	// = 100 ms. A session that has not got all locks of an operation within an eighth of FailAfter gives its
+	// locks back and begins again.
 	FailAfter time.Duration
-	// Torn writes a row with two requests, the CRC in the second, as a WRITE may be
-	// seen in pieces.
+	// Torn writes a row with two requests, the CRC in the second one. A reader of an ordinary WRITE can see
+	// it in such pieces, too.
 	Torn bool
-	// Cut, if not nil, is asked before every request of a post that changes
-	// something, the i-th of it: true makes the client fail there. Nothing behind is
-	// posted, and what it holds is for others to repair. The operation ends with
-	// ErrDied.
+	// Cut, if not nil, is asked before every request that changes something; i is the request's number in its
+	// post. true makes the session fail there: the requests behind are not posted, and what the session holds
+	// is left for others to repair. The operation ends with ErrDied.
 	Cut  func(now clock.Time, session int, p Phase, i int) bool
 	Seed uint64
 }
@@ -138,20 +138,20 @@ type Stats struct {
 	Done [4]uint64 // by Kind
 	onesided.Totals
 	LockFailed   uint64 // masked CASes that found a lock held
-	GaveBack     uint64 // times that some locks were given back since others took too long
-	Torn         uint64 // reads of torn rows
-	Confirmed    uint64 // reads that looked again since the key was not there
+	GaveBack     uint64 // times when a session gave locks back because others took too long
+	Torn         uint64 // reads that met a torn row
+	Confirmed    uint64 // reads that read the rows again because the key was not there
 	FirstFailed  uint64
 	SecondFailed uint64
-	Suspected    uint64    // locks that were looked at more closely
+	Suspected    uint64    // locks that were observed because their holder might be dead
 	Cleared      uint64    // suspicions that were wrong
 	Repaired     uint64    // locks of dead clients that were freed
-	States       [4]uint64 // in which repairs found rows
-	TookOver     uint64    // leases of dead repairers
-	ShutOut      uint64    // sessions that others had shut out when they seemed dead
-	NotShut      uint64    // sessions that seemed dead, and that nobody shuts out: their late WRITEs may land
-	Robbed       uint64    // locks that were gone when they were to be released
-	Abandoned    uint64    // times that locks were left behind by a broken connection
+	States       [4]uint64 // by the state in which repairs found rows (see judge)
+	TookOver     uint64    // leases taken from dead repairers
+	ShutOut      uint64    // sessions that seemed dead and were shut out
+	NotShut      uint64    // sessions that seemed dead and were not shut out: their late WRITEs may land
+	Robbed       uint64    // locks and leases that were gone when the session gave them back
+	Abandoned    uint64    // times when a broken connection left locks behind
 }
 
 // Client is the client library on one compute node. It implements host.App.
@@ -160,7 +160,7 @@ type Client struct {
 	cfg   Config
 	slab  slab
 	stats Stats
-	err   error // of the geometry: no session works
+	err   error // the client's geometry is not the server's: no session works
 }
 
 // Add adds another client's totals.
@@ -203,5 +203,5 @@ func NewClient(c Config) (*Client, error) {
 // Stats are the totals so far.
 func (c *Client) Stats() Stats { return c.stats }
 
-// Err is why the client does not work: its geometry is not the server's.
+// Err is why the client does not work: its geometry is not the server's. nil: it works.
 func (c *Client) Err() error { return c.err }

@@ -8,8 +8,8 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// An extent holds a value: used u8 | size u24 | key u32 | value. Whoever replaces the
-// value clears used, and whoever owns the memory finds that when it looks.
+// An extent holds a value: used u8 | size u24 | key u32 | value. The session that replaces the value clears
+// used. The client that owns the memory sees this when it looks.
 const extentHeader = 8
 
 // ExtentSize is how much memory a value takes.
@@ -42,7 +42,8 @@ type slab struct {
 
 type piece = onesided.Piece[int]
 
-// newSlab makes the slab of a client. Entries may refer to all that somebody had before.
+// newSlab makes the slab of a client. If an earlier client had the chunk, entries may still refer to any part
+// of it.
 func newSlab(c Chunk) slab {
 	s := slab{chunk: c}
 	if c.Values > 0 {
@@ -53,7 +54,7 @@ func newSlab(c Chunk) slab {
 	return s
 }
 
-// take is memory for a value; false: none now.
+// take returns memory for a value; false: there is none now.
 func (s *slab) take(now clock.Time, size int, grace clock.Duration) (piece, bool) {
 	c := classOf(size)
 	p, ok := s.Take(now, c, grace)

@@ -9,11 +9,10 @@ import (
 type Hashing uint8
 
 const (
-	// HashText is what the text says: three salts, trailing zeros, any distance.
+	// HashText is the text's: three salts, trailing zeros, any distance.
 	HashText Hashing = iota
-	// HashCode is what the public code does: bytes of the key inverted instead of
-	// salts, leading zeros of 32 bits, a power by an approximation, first rows odd and
-	// second ones even.
+	// HashCode is the public code's: bytes of the key inverted instead of salts, leading zeros of 32 bits, an
+	// approximate power; first rows are odd and second rows even.
 	HashCode
 )
 
@@ -44,7 +43,7 @@ func fastPow(a, b float64) float64 {
 	return math.Float64frombits(uint64(uint32(x)) << 32)
 }
 
-// RowsOf are a key's first and second row, which may be one.
+// RowsOf returns a key's first and second row. They can be the same row.
 func (l *Layout) RowsOf(key uint32) (first, second int) {
 	t := uint64(l.Rows)
 	if l.Hashing == HashCode {
@@ -68,7 +67,8 @@ func (l *Layout) RowsOf(key uint32) (first, second int) {
 	return first, int((uint64(first) + h2%max(m, 1)) % t)
 }
 
-// other is the row of a key that is not the given one; the same if it has one only.
+// other is the second of a key's rows if row is the first, and the first otherwise; row itself if both are
+// one.
 func (l *Layout) other(key uint32, row int) int {
 	a, b := l.RowsOf(key)
 	if a == row {

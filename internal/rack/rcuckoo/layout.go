@@ -12,10 +12,10 @@ var le = binary.LittleEndian
 type Form uint8
 
 const (
-	// Paper: 8 entries, a version of 8 bits, and a CRC-64 over both, as the text has
-	// it; so each row verifies itself.
+	// Paper: 8 entries, a version of 8 bits, and a CRC-64 over both, as in the text. Each row verifies
+	// itself.
 	Paper Form = iota
-	// Code: 8 entries alone, as the public code has it.
+	// Code: 8 entries only, as in the public code.
 	Code
 )
 
@@ -28,27 +28,26 @@ const Slots = 8
 type Layout struct {
 	Rows int
 	Form Form
-	// Wide entries have 16 bytes: a key and a value of 8 bytes, or a key and where
-	// the value lies. Others have 8: a key and a value of 4 bytes each.
+	// Wide entries have 16 bytes: a key and a value of 8 bytes, or a key and the value's address. Other
+	// entries have 8 bytes: a key and a value of 4 bytes each.
 	Wide bool
-	// Hashing says how a key's rows are found. Independent: the second row has
-	// nothing to do with the first.
+	// Hashing says how a key's rows are found. Independent: the second row does not depend on the first.
 	Hashing     Hashing
 	Independent bool
-	// Factor is how far apart a key's rows are; 0 = 2.3.
+	// Factor sets how far apart a key's rows are; 0 = 2.3.
 	Factor float64
-	// RowsPerLock rows share a lock; 0 = 16. LocksPerMessage are taken with one
-	// masked CAS at most, a power of two up to 64; 0 = 64.
+	// RowsPerLock rows share a lock; 0 = 16. One masked CAS takes at most LocksPerMessage locks, a power of
+	// two up to 64; 0 = 64.
 	RowsPerLock, LocksPerMessage int
-	// Locks is how many lock bits there are, a multiple of 64; 0 = LockTable. Tables
-	// that need more share them.
+	// Locks is the number of lock bits, a multiple of 64; 0 = LockTable. In a table that needs more locks,
+	// several locks share a bit.
 	Locks int
 	// Regions is how many repairs can be under way at once, 1 to 128; 0 = 16.
 	Regions int
-	// Extents is the size of the memory for values outside of entries.
+	// Extents is the size in bytes of the memory for values outside of entries.
 	Extents int
-	// Places is how many sessions say in the table's memory which locks they are after, so that who dies with one can be
-	// named; 0: none do.
+	// Places is how many sessions have a place in the table's memory, where they write which locks they want.
+	// So the holder of a lock can be found after its death; 0: there are no places.
 	Places int
 }
 
@@ -58,7 +57,7 @@ const LockTable = 256 << 10 << 3
 // maxRows keeps numbers of rows in 31 bits.
 const maxRows = 1 << 30
 
-// complete fills in what is zero, and says what cannot be.
+// complete fills in the zero fields, and checks all.
 func (l Layout) complete() (Layout, error) {
 	for _, x := range []struct {
 		v *int
@@ -105,7 +104,7 @@ func (l *Layout) EntrySize() int {
 // InlineSize is the size of the values that lie in entries.
 func (l *Layout) InlineSize() int { return l.EntrySize() / 2 }
 
-// RowSize is a row's size in bytes: the version has 8, of which 7 are empty.
+// RowSize is a row's size in bytes. The version takes 8 of them, of which 7 are empty.
 func (l *Layout) RowSize() int {
 	if l.Form == Code {
 		return Slots * l.EntrySize()
@@ -113,12 +112,12 @@ func (l *Layout) RowSize() int {
 	return Slots*l.EntrySize() + 16
 }
 
-// Memory is how many bytes the table takes, of a layout whose fields are not 0.
+// Memory is how many bytes the table takes. The layout's fields must be filled in.
 func (l *Layout) Memory() int64 {
 	return int64(l.placesAt()) + int64(placeSize*l.Places) + int64(l.Locks/8) + int64(l.Extents)
 }
 
-// logical is a row's lock when there is a bit for each.
+// logical is a row's lock, if each lock had a bit of its own.
 func (l *Layout) logical(row int) int { return row / l.RowsPerLock }
 
 // lockOf is the bit that stands for a logical lock.
@@ -127,18 +126,17 @@ func (l *Layout) lockOf(logical int) int { return logical % l.Locks }
 // logicals is how many logical locks there are.
 func (l *Layout) logicals() int { return (l.Rows + l.RowsPerLock - 1) / l.RowsPerLock }
 
-// regionOf is the region of a lock bit: neighbours are mostly of one.
+// regionOf is the region of a lock bit. Neighbours are mostly in one region.
 func (l *Layout) regionOf(lock int) int {
 	return lock * l.Regions / min(l.Locks, l.logicals())
 }
 
-// Entries lie in a row as
+// Layout of an entry in a row:
 //
 //	narrow:  key u32 | value 4 bytes
-//	wide:    word u64 = key<<32 | size<<1 | type | value 8 bytes, or where it lies u64
+//	wide:    word u64 = key<<32 | size<<1 | type | value 8 bytes, or the extent's offset u64
 //
-// where type 1 means that the value is in an extent, and size counts 8 bytes. Key 0
-// means that there is no entry.
+// type 1: the value is in an extent, and size counts units of 8 bytes. Key 0: there is no entry.
 
 // row is the image of a row.
 type row []byte
@@ -157,7 +155,7 @@ func (m image) entry(slot int) []byte {
 	return m.b[slot*n : (slot+1)*n]
 }
 
-// key is an entry's key; 0: there is none.
+// key is an entry's key; 0: there is no entry.
 func (m image) key(slot int) uint32 {
 	if m.l.Wide {
 		return le.Uint32(m.b[slot*16+4:])
@@ -165,7 +163,7 @@ func (m image) key(slot int) uint32 {
 	return le.Uint32(m.b[slot*8:])
 }
 
-// find is where a key is; -1: nowhere.
+// find is the slot of a key; -1: the row does not have it.
 func (m image) find(key uint32) int {
 	for i := range Slots {
 		if m.key(i) == key {
@@ -183,7 +181,7 @@ var ecma = crc64.MakeTable(crc64.ECMA)
 // versionAt is where the version lies in a row.
 func (l *Layout) versionAt() int { return Slots * l.EntrySize() }
 
-// seal gives the row the next version, and its CRC.
+// seal gives the row the next version, and computes its CRC.
 func (m image) seal() {
 	if m.l.Form == Code {
 		return
@@ -202,7 +200,7 @@ func (m image) whole() bool {
 	return le.Uint64(m.b[n+8:]) == crc64.Checksum(m.b[:n+8], ecma)
 }
 
-// sum is a number that changes with the row. (The CRC of a row with its CRC does not.)
+// sum is a number that changes with the row. (The CRC over a row and its CRC is always the same.)
 func (m image) sum() uint64 {
 	if m.l.Form == Paper {
 		return le.Uint64(m.b[m.l.versionAt()+8:])
@@ -218,7 +216,7 @@ func (l *Layout) sumOf(rows []byte) (sum uint64) {
 	return sum
 }
 
-// put makes an entry.
+// put writes an entry.
 func (m image) put(slot int, e cell) {
 	b := m.entry(slot)
 	if !m.l.Wide {
@@ -236,7 +234,7 @@ func (m image) put(slot int, e cell) {
 	le.PutUint64(b, w)
 }
 
-// get takes an entry apart.
+// get decodes an entry.
 func (m image) get(slot int) cell {
 	b := m.entry(slot)
 	e := cell{Key: m.key(slot)}
@@ -252,7 +250,7 @@ func (m image) get(slot int) cell {
 	return e
 }
 
-// cell is a key with its value, or with where that lies.
+// cell is a key with its value, or with the place of its value.
 type cell struct {
 	Key    uint32
 	inline [8]byte
@@ -261,5 +259,5 @@ type cell struct {
 	at     uint64 // offset of the extent
 }
 
-// maxValue is the largest value of an extent.
+// maxValue is the largest size of an extent in bytes.
 const maxValue = 1 << 26

@@ -9,14 +9,14 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// group is locks that are taken with one masked CAS.
+// group is the locks that one masked CAS takes.
 type group struct {
 	word     int
 	mask     uint64
 	from, to int // its spans
 }
 
-// span is rows that are read at once.
+// span is rows that one READ reads.
 type span struct {
 	first, n int
 	img      []byte
@@ -35,7 +35,7 @@ func (s *session) attempt(now clock.Time) {
 				s.end(now, ErrFull)
 				return
 			}
-			// What the cache has may be old, or the search was too short-sighted.
+			// The rows in the cache may be old, or the search saw too few rows.
 			clear(s.cached)
 			s.flushed = true
 			s.attempt(now)
@@ -54,7 +54,7 @@ func (s *session) attempt(now clock.Time) {
 	if s.res.Kind != Insert || !c.cfg.Blind {
 		s.rows = append(s.rows, a, b)
 	}
-	// Any row behind its locks may be on the path that an insertion takes at last.
+	// Any row behind its locks can be on the path that an insertion takes in the end.
 	s.plan(s.rows, s.res.Kind == Insert, c.cfg.Covering, &s.Arena)
 	if len(s.groups) > len(s.Words) {
 		s.Words = make([][8]byte, len(s.groups))
@@ -63,7 +63,7 @@ func (s *session) attempt(now clock.Time) {
 	s.do(now, stepLock)
 }
 
-// lockPlan is which locks are taken in which order, and which rows are read with each.
+// lockPlan says which locks are taken in which order, and which rows are read with each.
 type lockPlan struct {
 	l      *Layout
 	wanted []int // logical locks, by bit
@@ -71,9 +71,9 @@ type lockPlan struct {
 	spans  []span
 }
 
-// plan sorts the locks of the rows into groups, and makes room for the rows that are read
-// with each: all behind the locks, or those that are asked for alone, of which neighbours
-// are read at once.
+// plan sorts the locks of the rows into groups, and makes room for the rows that are read with each group.
+// With all, these are all rows behind the locks; otherwise only the rows that were given, of which near ones
+// are read together.
 func (p *lockPlan) plan(rows []int, all bool, covering int, room *onesided.Arena) {
 	l := p.l
 	p.wanted = p.wanted[:0]
@@ -120,8 +120,8 @@ func (p *lockPlan) plan(rows []int, all bool, covering int, room *onesided.Arena
 	}
 }
 
-// cover adds rows to those that are read with a group's locks: to the last span, if the
-// gap between is not too wide.
+// cover adds rows to the rows that are read with a group's locks. It adds them to the last span if the gap
+// between is not wider than gap.
 func (p *lockPlan) cover(g *group, first, end, gap int) {
 	if g.to > g.from {
 		if x := &p.spans[g.to-1]; first >= x.first && first-(x.first+x.n) <= gap {
@@ -133,7 +133,7 @@ func (p *lockPlan) cover(g *group, first, end, gap int) {
 	g.to++
 }
 
-// rowLocked is a row that was read behind its lock; nil: it is not locked.
+// rowLocked is a row that was read behind its lock; nil: the row is not locked.
 func (p *lockPlan) rowLocked(i int) row {
 	if !slices.Contains(p.wanted, p.l.logical(i)) {
 		return nil
@@ -147,8 +147,8 @@ func (p *lockPlan) rowLocked(i int) row {
 	return nil
 }
 
-// postLock asks for a group's locks and for the rows behind them. The value goes out
-// with the first.
+// postLock asks for a group's locks and for the rows behind them. The operation's value is sent with the
+// first group.
 func (s *session) postLock(now clock.Time) {
 	l := &s.c.cfg.Layout
 	if !s.marked || now.Sub(s.markedAt) >= s.c.cfg.FailAfter/16 {
@@ -203,8 +203,7 @@ func (s *session) lockDone(now clock.Time) {
 	s.act(now)
 }
 
-// act does what the operation is for: all locks are held, and the rows behind them are
-// as they were read.
+// act does the operation. All locks are held, and the rows behind them are as they were read.
 func (s *session) act(now clock.Time) {
 	c := s.c
 	l := &c.cfg.Layout
@@ -253,7 +252,7 @@ func (s *session) act(now clock.Time) {
 	}
 }
 
-// lockedHit ends a read that had to lock.
+// lockedHit ends a read that had to take locks.
 func (s *session) lockedHit(now clock.Time) {
 	if s.old.extent {
 		// The row is whole: it can be read as usual.
@@ -264,7 +263,7 @@ func (s *session) lockedHit(now clock.Time) {
 	s.release(now, thenEnd)
 }
 
-// newCell is the operation's entry.
+// newCell is the entry that the operation writes.
 func (s *session) newCell() cell {
 	e := cell{Key: s.key}
 	if s.has {
@@ -275,7 +274,7 @@ func (s *session) newCell() cell {
 	return e
 }
 
-// rewrite notes that a row's slot, and what seals the row, are to be written.
+// rewrite notes WRITEs of a row's slot and of the bytes that seal the row.
 func (s *session) rewrite(r int, m image, slot int) {
 	l := &s.c.cfg.Layout
 	base, n := r*l.RowSize(), l.EntrySize()
@@ -289,7 +288,7 @@ func (s *session) rewrite(r int, m image, slot int) {
 	}
 }
 
-// insert moves entries along a path of locked rows: the one that was guessed, or another.
+// insert moves entries along a path of locked rows: the path that was guessed, or another one.
 func (s *session) insert(now clock.Time) {
 	l := &s.c.cfg.Layout
 	path := s.guess
@@ -318,8 +317,8 @@ func (s *session) insert(now clock.Time) {
 	s.do(now, stepWrite)
 }
 
-// stillThere reports whether the rows have what the guess assumed. A hole may be
-// another than the one that was guessed.
+// stillThere reports whether the locked rows are as the guess assumed. The free slot at the path's end can be
+// another slot of that row.
 func (s *session) stillThere() bool {
 	l := &s.c.cfg.Layout
 	for i := range s.guess {
@@ -342,8 +341,7 @@ func (s *session) stillThere() bool {
 	return true
 }
 
-// postWrites writes the rows in order, frees the extent that is replaced, and releases
-// all locks.
+// postWrites writes the rows in order, frees the extent that is replaced, and releases all locks.
 func (s *session) postWrites(now clock.Time) {
 	for _, w := range s.writes {
 		s.Ask(rnic.OpWrite, 0, s.grant.Table, w.at, w.buf)
@@ -366,7 +364,7 @@ func (s *session) postRelease(now clock.Time) {
 	}
 }
 
-// release gives back what is held, and goes on.
+// release gives the locks back, and then goes on with then.
 func (s *session) release(now clock.Time, then after) {
 	s.then = then
 	if s.held > 0 {
@@ -377,7 +375,7 @@ func (s *session) release(now clock.Time, then after) {
 	s.Done(now)
 }
 
-// released looks whether the locks were still held.
+// released checks that the locks were still held.
 func (s *session) released() {
 	for i, g := range s.groups[:s.held] {
 		if le.Uint64(s.Words[i][:])&g.mask != g.mask {

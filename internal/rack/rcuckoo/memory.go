@@ -9,8 +9,7 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Addresses at which the memory is registered. The lock table is at 0, as device
-// memory is.
+// Addresses at which the memory is registered. The lock table is at 0, since device memory is there.
 const (
 	locksVA   = 0
 	tableVA   = 1 << 40
@@ -27,8 +26,7 @@ type Grant struct {
 	Table, Locks, Leases, Extents Region
 }
 
-// Table is the server's memory, as its host sees it. It outlives the NIC that serves
-// it.
+// Table is the server's memory, as the server's host sees it. It outlives the NIC that serves it.
 type Table struct {
 	Layout
 	rows, locks, leases, extents []byte
@@ -69,10 +67,11 @@ func (t *Table) Serve(pd *rnic.PD) (Grant, error) {
 	return g, err
 }
 
-// Chunk is memory for values of one client.
+// Chunk is the memory for one client's values.
 type Chunk struct {
 	At, Size int
-	// Values is the size of the values with which another client may have filled it before; 0: nobody has.
+	// Values is the size of the values that an earlier client may have put there; 0: there was no earlier
+	// client.
 	Values int
 }
 
@@ -89,18 +88,17 @@ func (t *Table) Chunk(n int) (Chunk, error) {
 
 // Errors of operations.
 var (
-	// ErrKey: keys have 32 bits.
+	// ErrKey: a key is 0 or has more than 32 bits.
 	ErrKey = errors.New("rcuckoo: keys are 1 to 2^32-1")
-	// ErrValue: the table has no such values.
+	// ErrValue: the table takes no values of that size.
 	ErrValue = errors.New("rcuckoo: a value has the size that fits into an entry, or needs a wide entry and an extent of up to 64 MiB")
 	// ErrFull: no cuckoo path leads to a free entry.
 	ErrFull = errors.New("rcuckoo: the table is full")
 	// ErrNoExtent: the client's memory for extents is used up.
 	ErrNoExtent = errors.New("rcuckoo: no memory for the value: give the client a larger chunk")
-	// ErrUnknown: the connection broke while the operation was written; nobody knows
-	// whether it was.
+	// ErrUnknown: the connection broke while the operation wrote. It may have happened or not.
 	ErrUnknown = errors.New("rcuckoo: the connection broke in the middle: the operation may have happened or not")
-	// ErrTorn: a row stays torn although nobody holds its lock.
+	// ErrTorn: a row stays torn although its lock is not held by another session.
 	ErrTorn = errors.New("rcuckoo: a row is torn though nobody writes it")
 	// ErrDied: the client was made to fail (Config.Cut).
 	ErrDied = errors.New("rcuckoo: the client died in the middle")
@@ -108,14 +106,14 @@ var (
 	ErrExists = errors.New("rcuckoo: the key is there already")
 )
 
-// Path is what an insertion did to the table.
+// Path tells what an insertion changed in the table.
 type Path struct {
-	// Rows is how many rows it wrote, Span how far apart the outermost are, in rows
-	// with both of them: 1 when nothing was moved.
+	// Rows is how many rows it wrote. Span is how far apart the outermost of them are, in rows and with both
+	// of them: 1 when no entry was moved.
 	Rows, Span int
 }
 
-// Insert puts a key with an inline value into the table, as its host can.
+// Insert adds a key with an inline value to the table, as a program on its host does.
 func (t *Table) Insert(key uint32, value []byte) (Path, error) {
 	if key == 0 {
 		return Path{}, ErrKey
@@ -130,7 +128,7 @@ func (t *Table) Insert(key uint32, value []byte) (Path, error) {
 	return t.InsertNew(key, value, t.find)
 }
 
-// InsertNew is Insert of a key that is known not to be there.
+// InsertNew is Insert for a key that is not in the table; the caller must know this.
 func (t *Table) InsertNew(key uint32, value []byte, f *finder) (Path, error) {
 	if !f.find(key, t.row) {
 		return Path{}, ErrFull
@@ -140,7 +138,7 @@ func (t *Table) InsertNew(key uint32, value []byte, f *finder) (Path, error) {
 	return t.shift(f.path, e), nil
 }
 
-// shift moves what is on a path, and puts an entry at its beginning.
+// shift moves the entries along a path, and puts an entry at the path's beginning.
 func (t *Table) shift(path []hop, e cell) Path {
 	lo, hi := path[0].row, path[0].row
 	for i := len(path) - 1; i >= 0; i-- {
@@ -158,11 +156,11 @@ func (t *Table) shift(path []hop, e cell) Path {
 	return Path{len(path), int(hi-lo) + 1}
 }
 
-// Finder is a search for the bulk insertions of a model.
+// Finder returns a search for the bulk insertions of a model.
 func (t *Table) Finder(s Search, seed uint64) *finder { return newFinder(&t.Layout, s, seed) }
 
-// Fill inserts keys from next on until share of the entries are used. It returns the
-// key after the last.
+// Fill inserts keys, the first of which is next, until share of the entries are used. It returns the key
+// after the last.
 func (t *Table) Fill(next uint32, share float64, valueOf func(key uint32) []byte) (uint32, error) {
 	n := int(share*float64(t.Rows*Slots)) - t.Count()
 	for range n {
@@ -174,7 +172,7 @@ func (t *Table) Fill(next uint32, share float64, valueOf func(key uint32) []byte
 	return next, nil
 }
 
-// FillExtents is Fill with values of a size in extents.
+// FillExtents inserts as many keys with values of size bytes in extents.
 func (t *Table) FillExtents(next uint32, keys, size int, valueOf func(key uint32) []byte) (uint32, error) {
 	c, err := t.Chunk(keys * classOf(size))
 	if err != nil {
@@ -217,9 +215,9 @@ func (t *Table) Held() int {
 	return n
 }
 
-// Check looks at the table at rest: every row whole, every key in one of its rows and
-// once only, values where entries say, and, unless the dead may hold them, no lock or
-// lease held. It returns the values.
+// Check checks the table at rest: every row is whole, every key is in one of its rows and there only once,
+// the values are where the entries say, and no lock or lease is held (unless dead: then dead clients may hold
+// some). It returns the values.
 func (t *Table) Check(dead bool) (map[uint32][]byte, error) {
 	values := map[uint32][]byte{}
 	for i := range t.Rows {

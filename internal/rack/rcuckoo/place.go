@@ -10,30 +10,30 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// A lock does not say whose it is. So that who dies with one can be named, each session has a place in the table's
-// memory, behind the rows, where it writes which locks it is after (section 3.3.4 calls that a liveness data structure;
-// its authors have none). A place is
+// A lock does not say which session holds it. So that the holder can be found after its death, each session
+// has a place in the table's memory, behind the rows. There it writes which locks it wants (section 3.3.4
+// calls that a liveness data structure; its authors have none). A place is
 //
-//	client's IPv4 address u32 | server's queue pair u32 | count u64 | first word u32 | last word u32 | 1: after their locks u64
+//	client's IPv4 address u32 | server's queue pair u32 | count u64 | first word u32 | last word u32 | 1: wants their locks u64
 //
-// It is written in front of the masked CAS that asks for locks, again while the session waits for them, and cleared behind
-// their release. So a session that died, or stands still, while it holds a lock has a place that names the
-// lock and does not change.
+// The session writes it in front of the masked CAS that asks for locks, and again while it waits for them,
+// and clears it behind their release. So a session that died, or stands still, while it holds a lock has a
+// place that names the lock and does not change.
 const placeSize = 32
 
-// maxPlaces keeps their numbers in 24 bits, and a READ of all in 2 MiB.
+// maxPlaces keeps the numbers of places in 24 bits, and a READ of all places in 2 MiB.
 const maxPlaces = 1 << 16
 
-// mark is a session's place, and what it has written there.
+// mark is a session's place, and what the session has written there.
 type mark struct {
-	on          bool // there are places, and the client has an IPv4 address: a fence knows no other ones
+	on          bool // there are places, and the client has an IPv4 address: a fence knows no other addresses
 	number      int
 	at          int    // in the table's memory
-	after, none []byte // what is written, or was
+	after, none []byte // the place's bytes: wanting locks, and not
 	count       uint64
 	marked      bool // the place names locks
 	markedAt    clock.Time
-	asking      bool // for an answer of who shuts out
+	asking      bool // for an answer of Config.Shut
 }
 
 func newMark(c *Config, session int) mark {
@@ -51,7 +51,7 @@ func newMark(c *Config, session int) mark {
 // placesAt is where places begin in the table's memory.
 func (l *Layout) placesAt() int { return l.Rows * l.RowSize() }
 
-// announce writes that the session is after the locks of some words; none: after no locks.
+// announce writes that the session wants locks of the words of groups; none: that it wants no locks.
 func (m *mark) announce(now clock.Time, s *onesided.Session, table Region, groups []group) {
 	if !m.on {
 		return
@@ -70,7 +70,7 @@ func (m *mark) announce(now clock.Time, s *onesided.Session, table Region, group
 	s.Ask(rnic.OpWrite, 0, table, m.at, b)
 }
 
-// holder is the session, in a lease.
+// holder is what names the session in a lease.
 func (m *mark) holder(qp *rnic.QP) uint64 {
 	if m.on {
 		return uint64(m.number)<<24 | uint64(qp.Conn().DestQPN)
@@ -78,7 +78,7 @@ func (m *mark) holder(qp *rnic.QP) uint64 {
 	return uint64(qp.QPN)
 }
 
-// watch asks for all places, if there are some.
+// watch asks for all places, if there are places and sessions can be shut out.
 func (r *repair) watch(s *onesided.Session, c *Config, table Region, into *[]byte) {
 	*into = (*into)[:0]
 	if c.Places > 0 && c.Shut != nil {
@@ -87,7 +87,8 @@ func (r *repair) watch(s *onesided.Session, c *Config, table Region, into *[]byt
 	}
 }
 
-// suspects finds who may hold the lock, or one of its leases, and has not moved for the whole of the observation.
+// suspects finds the sessions that may hold the lock, or one of its leases, and have not moved during the
+// whole observation.
 func (r *repair) suspects(u *suspect, own int) {
 	r.dead, r.verdicts = r.dead[:0], r.verdicts[:0]
 	add := func(b []byte) {
@@ -107,7 +108,7 @@ func (r *repair) suspects(u *suspect, own int) {
 	for _, w := range u.leases {
 		holder := w >> 8 & (1<<48 - 1)
 		if i := int(holder >> 24); leaseSet(w) && i < places && i != own {
-			// Who is connected anew has nothing under way of before.
+			// A session that has connected anew has no earlier requests under way.
 			if b := r.places[i*placeSize:]; uint64(le.Uint32(b[4:])) == holder&0xFFFFFF {
 				add(b)
 			}
@@ -115,14 +116,14 @@ func (r *repair) suspects(u *suspect, own int) {
 	}
 }
 
-// verdict is what became of a request that a session be shut out.
+// verdict is the answer to a request that a session be shut out.
 type verdict struct {
 	how     onesided.Shut
 	settled clock.Time
 }
 
-// shut has the suspects shut out: since when, or from when on, they are; whether an answer is still to come; how many
-// nobody shuts out.
+// shut asks that the suspects be shut out. settled is the latest time from which one of them is; asked: an
+// answer is still to come; not is how many are not shut out.
 func (r *repair) shut(now clock.Time, ask onesided.Shutter, keys ...uint32) (settled clock.Time, asked bool, not int) {
 	for i, d := range r.dead {
 		v := &r.verdicts[i]

@@ -11,7 +11,7 @@ func (s *session) read(now clock.Time) {
 	s.do(now, stepRead)
 }
 
-// postRead asks for both rows, with one READ when they are near.
+// postRead asks for both rows, with one READ if they are near each other.
 func (s *session) postRead(now clock.Time) {
 	l := &s.c.cfg.Layout
 	n := l.RowSize()
@@ -36,10 +36,9 @@ func (s *session) postRead(now clock.Time) {
 
 // readDone looks for the key in the rows.
 //
-// An entry that moves is in both of its rows for a while, and each READ sees one moment
-// of one row. So one that moves from the row that was read last to the row that was read
-// first may be in neither; a key counts as missing only when both rows have not changed
-// between two readings.
+// An entry that moves is in both of its rows for a while, and each READ sees one moment of one row. So an
+// entry that moves from the row that was read last to the row that was read first may be seen in neither row.
+// A key therefore counts as missing only when both rows have not changed between two readings.
 func (s *session) readDone(now clock.Time) {
 	c := s.c
 	if c.cfg.Short {
@@ -66,7 +65,7 @@ func (s *session) readDone(now clock.Time) {
 		case s.tornAt == 0:
 			s.tornAt = now
 		case now.Sub(s.tornAt) > c.cfg.FailAfter/4:
-			// The writer may be dead: whoever waits for its lock finds out.
+			// The writer may be dead. A session that waits for its lock finds out.
 			s.byLock = true
 			s.attempt(now)
 			return

@@ -10,32 +10,32 @@ import (
 
 // A lease is
 //
-//	63..57 its number | 56 set | 55..8 queue pair of the holder | 7..0 counter
+//	63..57 its number | 56 set | 55..8 holder | 7..0 counter
 //
-// The holder's queue pair is its own, or, where sessions have places, its place (24 bits) and the server's (24).
+// The holder is the number of its own queue pair. Where sessions have places, it is the number of its place
+// (24 bits) and the number of the server's queue pair (24 bits).
 const leaseBit = 1 << 56
 
 func freeLease(region int) uint64 { return uint64(region) << 57 }
 
 func leaseSet(w uint64) bool { return w&leaseBit != 0 }
 
-// taken is a lease's word when a holder takes it.
+// taken is a lease's word after a holder took the lease.
 func taken(w, holder uint64) uint64 {
 	return w&^(leaseBit-1) | leaseBit | holder<<8 | uint64(uint8(w)+1)
 }
 
 // suspect is a lock whose holder may be dead.
 //
-// At first it was found held each time (since). Then it is observed: the leases of its
-// region, and the rows behind it, are looked at once (base) and must not have changed
-// while it is found held for the rest of the time. If a lease has changed, somebody
-// repairs, or has; if a row has, somebody lives. So what follows is safe even when a
-// repair ended and the lock was taken anew: the leases are taken by a CAS from what was
-// seen first.
+// At first the session only finds the lock held each time (since). Then it observes the lock: it reads the
+// leases of the lock's region and the rows behind the lock once (base). They must not change while the lock
+// is found held for the rest of the time. If a lease has changed, another session repairs or has repaired; if
+// a row has changed, the holder lives. So the repair is safe even when another repair ended and the lock was
+// taken anew: the leases are taken by a CAS that compares with the words that were read first.
 type suspect struct {
 	on      bool
 	word    int
-	bits    uint64 // that were held every time
+	bits    uint64 // lock bits that were held each time
 	since   clock.Time
 	last    clock.Time
 	armed   bool
@@ -44,13 +44,12 @@ type suspect struct {
 	sum     uint64
 	regions []int    // whose leases a repair needs
 	leases  []uint64 // as they were at the base
-	// also is another region that a repair of lock alsoFor was found to need,
-	// plus 1; 0: none.
+	// also is another region, plus 1, that a repair of lock alsoFor was found to need; 0: none.
 	also, alsoFor int
 	places        []byte // as they were at the base
 }
 
-// observe takes note that locks of a group are held. true: it has begun something else.
+// observe notes that locks of a group are held. true: it has begun another step.
 func (s *session) observe(now clock.Time, g *group, was uint64) bool {
 	c, u := s.c, &s.sus
 	wait := c.cfg.FailAfter
@@ -79,7 +78,7 @@ func (s *session) observe(now clock.Time, g *group, was uint64) bool {
 	return true
 }
 
-// arm begins the observation of the lowest lock that was held every time.
+// arm begins to observe the lowest lock that was held each time.
 func (s *session) arm(now clock.Time) {
 	u := &s.sus
 	for u.lock = u.word * 64; u.bits>>(u.lock%64)&1 == 0; u.lock++ {
@@ -93,7 +92,7 @@ func (s *session) arm(now clock.Time) {
 	s.do(now, stepBase)
 }
 
-// postRows asks for the rows behind the lock that the session needs.
+// postRows asks for the rows behind the suspected lock that the session needs.
 func (s *session) postRows() {
 	l, r := &s.c.cfg.Layout, &s.rep
 	r.first = 0
@@ -106,29 +105,29 @@ func (s *session) postRows() {
 	s.Ask(rnic.OpRead, 0, s.grant.Table, r.first*l.RowSize(), r.img)
 }
 
-// repair is the repair of what is behind one dead client's lock. The locks of its rows
-// that the session would need for its own operation are not held meanwhile.
+// repair is the repair of the rows behind one dead client's lock. Meanwhile the session holds none of the
+// locks that its own operation needs.
 type repair struct {
 	lock   int
-	mine   []uint64 // leases that are held, in the order of suspect.regions
-	part   int      // of the rows behind the lock: every logical lock that the bit stands for
+	mine   []uint64 // leases that the session holds, in the order of suspect.regions
+	part   int      // number of the logical lock that is repaired, of those that share the bit
 	rounds int
-	first  int // row of the part
+	first  int // first row of the part
 	img    []byte
-	others []int // rows
+	others []int // other rows of the entries in the part
 	oimg   []byte
 	fixed  write
 	grown  bool // a lease of another region is needed
 	failed bool
 	asked  int     // others that were asked for
 	pieces []piece // of stepCollect
-	// The places at the end of the observation, and who is to be shut out before the repair.
+	// The places at the end of the observation, and the sessions that are to be shut out before the repair.
 	places   []byte
 	dead     []onesided.Dead
 	verdicts []verdict
 }
 
-// maxRounds is how often a part is looked at: a dead client leaves one torn row and one
+// maxRounds is how often a part is repaired and read again. A dead client leaves only one torn row and one
 // entry that is there twice.
 const maxRounds = 16
 
@@ -141,7 +140,7 @@ func (s *session) beginRepair(now clock.Time) {
 	s.do(now, stepProve)
 }
 
-// postRepair is the part of fire for repairs.
+// postRepair is the part of fire that posts the steps of repairs.
 func (s *session) postRepair(now clock.Time) Phase {
 	l, r, u := &s.c.cfg.Layout, &s.rep, &s.sus
 	n := l.RowSize()
@@ -161,7 +160,8 @@ func (s *session) postRepair(now clock.Time) Phase {
 		r.watch(&s.Session, &s.c.cfg, s.grant.Table, &r.places)
 		return numPhases
 	case stepShut:
-		// What changes nothing, under both R_Keys: who shuts others out on request does that for those whom it sees write there.
+		// These requests change nothing. They use both R_Keys, since a box that shuts sessions out on request
+		// does so only for clients whose writing requests with these keys it sees.
 		s.announce(now, &s.Session, s.grant.Table, nil)
 		s.AskMasked(0, s.grant.Locks, 8*(r.lock/64), 0, 0, 0, s.Words[0][:])
 		return numPhases
@@ -197,7 +197,7 @@ func (s *session) postRepair(now clock.Time) Phase {
 	return Repairing
 }
 
-// repairDone is the part of done for repairs.
+// repairDone is the part of Done for the steps of repairs.
 func (s *session) repairDone(now clock.Time) {
 	r, u := &s.rep, &s.sus
 	switch s.step {
@@ -217,8 +217,8 @@ func (s *session) repairDone(now clock.Time) {
 		s.step = stepShut
 		s.repairDone(now)
 	case stepShut:
-		// Where somebody is shut out only now, the lock is observed anew: what was sent before may have freed it, and
-		// another one may hold it.
+		// If a session is shut out only now, the lock must be observed anew: requests that the session sent
+		// before may have freed the lock, and another session may hold it.
 		settled, asked, not := r.shut(now, s.c.cfg.Shut, s.grant.Table.RKey, s.grant.Locks.RKey)
 		switch s.asking = asked; {
 		case asked:
@@ -235,7 +235,7 @@ func (s *session) repairDone(now clock.Time) {
 	case stepLease:
 		i := len(r.mine)
 		if le.Uint64(s.Words[0][:]) != u.leases[i] {
-			s.giveUp(now) // somebody else repairs
+			s.giveUp(now) // another session repairs
 			return
 		}
 		if leaseSet(u.leases[i]) {
@@ -273,7 +273,7 @@ func (s *session) repairDone(now clock.Time) {
 	}
 }
 
-// giveUp ends the repair, or the attempt, and goes on with the operation.
+// giveUp ends the repair, or the attempt to repair, and goes on with the operation.
 func (s *session) giveUp(now clock.Time) {
 	r := &s.rep
 	if len(r.mine) > 0 && s.step != stepGive {
@@ -405,12 +405,12 @@ func (s *session) judge(now clock.Time) {
 	}
 }
 
-// fix writes a row from an offset on, if the session may: it holds the row's region.
+// fix writes a row from an offset on, if the session holds the lease of the row's region.
 func (s *session) fix(now clock.Time, row, from int) {
 	l, r, u := &s.c.cfg.Layout, &s.rep, &s.sus
 	region := l.regionOf(l.lockOf(l.logical(row)))
 	if !slices.Contains(u.regions, region) {
-		// Observe anew, with that lease, too.
+		// Observe anew, together with the lease of that region.
 		u.also, u.alsoFor, r.grown = region+1, r.lock, true
 		s.giveUp(now)
 		return

@@ -8,21 +8,21 @@ type Search uint8
 const (
 	// BFS finds a shortest path.
 	BFS Search = iota
-	// AStar is BFS that looks first at the row with room that is nearest to where
-	// the path begins.
+	// AStar is BFS that looks first at one row: the row with a free entry that is nearest to the path's
+	// beginning.
 	AStar
-	// DFS follows one victim after the other, drawn at random.
+	// DFS follows one victim after another, each drawn at random.
 	DFS
 )
 
 func (s Search) String() string { return [...]string{"BFS", "A*", "DFS"}[s] }
 
-// hop is a step of a cuckoo path: what is at slot of row goes to the next hop's; the
-// last hop's slot is free.
+// hop is a step of a cuckoo path: the entry at slot of row moves to the next hop's place. The last hop's slot
+// is free.
 type hop struct{ row, slot int32 }
 
 type node struct {
-	row, parent, via int32 // via: slot of the parent's row
+	row, parent, via int32 // via: the slot in the parent's row
 }
 
 // finder looks for paths.
@@ -31,7 +31,7 @@ type finder struct {
 	search Search
 	rng    *rand.Rand
 	nodes  []node
-	ahead  []int32 // nodes to be looked at first
+	ahead  []int32 // nodes to look at first
 	seen   map[int32]struct{}
 	path   []hop
 }
@@ -41,16 +41,16 @@ func newFinder(l *Layout, s Search, seed uint64) *finder {
 }
 
 const (
-	// maxNodes is how many rows a search looks at.
+	// maxNodes is how many rows a search looks at at most.
 	maxNodes = 2048
 	// maxDepth and maxWalks bound random walks.
 	maxDepth, maxWalks = 256, 8
-	// maxNear is how far A* looks for the nearest room.
+	// maxNear is how many rows away A* looks for the nearest free entry.
 	maxNear = 512
 )
 
-// find looks for a path from a key's first row on. look gives a row's image, or nil
-// when it must not be used. false: there is none.
+// find looks for a path that begins at a key's first row. look returns a row's image, or nil if the row must
+// not be used. false: there is no path.
 func (f *finder) find(key uint32, look func(row int) row) bool {
 	first, _ := f.l.RowsOf(key)
 	if f.search == DFS {
@@ -89,7 +89,7 @@ func (f *finder) find(key uint32, look func(row int) row) bool {
 	}
 }
 
-// expand adds the rows that entries of a node's row can go to.
+// expand adds the rows to which entries of a node's row can move.
 func (f *finder) expand(at int32, m image, target int32) {
 	here := f.nodes[at].row
 	for s := range int32(Slots) {
@@ -108,7 +108,7 @@ func (f *finder) expand(at int32, m image, target int32) {
 	}
 }
 
-// trace makes the path that ends at a hole of a node's row.
+// trace makes the path that ends at a free slot of a node's row.
 func (f *finder) trace(at, slot int32) {
 	f.path = f.path[:0]
 	for at >= 0 {
@@ -121,7 +121,7 @@ func (f *finder) trace(at, slot int32) {
 	}
 }
 
-// nearest is the row nearest to first that has room; -1: none near.
+// nearest is the row with a free entry that is nearest to first; -1: none is near.
 func (f *finder) nearest(first int, look func(row int) row) int32 {
 	t := f.l.Rows
 	for d := range min(maxNear, t) {
@@ -134,7 +134,7 @@ func (f *finder) nearest(first int, look func(row int) row) int32 {
 	return -1
 }
 
-// walk goes from row to row until there is room.
+// walk goes from row to row until one has a free entry.
 func (f *finder) walk(first int, look func(row int) row) bool {
 	clear(f.seen)
 	f.path = f.path[:0]

@@ -20,18 +20,18 @@ const (
 	stepLock         // masked CAS of locks, READ of the rows behind them
 	stepWrite        // WRITEs of rows, and the release of all locks
 	stepRelease      // release of the locks that are held
-	stepBase         // READ of leases: the beginning of an observation
-	stepProve        // READ of the rows behind the lock: its end
-	stepShut         // time, until those who seem dead are shut out
+	stepBase         // READ of leases, rows and places: an observation begins
+	stepProve        // READ of the rows behind the lock, and of places: it ends
+	stepShut         // time, until sessions that seem dead are shut out
 	stepLease        // CAS of a lease
-	stepScan         // READ of rows behind a dead client's lock
+	stepScan         // READ of the rows behind a dead client's lock
 	stepOthers       // READ of the other rows of their entries
 	stepFix          // WRITE of a repaired row
 	stepUnlock       // masked CAS of the dead client's lock
 	stepGive         // CASes that give leases back
 )
 
-// after is what follows a release.
+// after is what the session does after a release.
 type after uint8
 
 const (
@@ -40,8 +40,7 @@ const (
 	thenRepair
 )
 
-// session is a client thread with a queue pair: one operation at a time, one post at a
-// time.
+// session is a client thread with a queue pair. It has one operation and one post at a time.
 type session struct {
 	onesided.Session
 	c     *Client
@@ -52,11 +51,11 @@ type session struct {
 	key  uint32
 
 	// A read.
-	two     [2]image // the rows, in their order
-	pair    [2]int   // their numbers
+	two     [2]image // the rows, in the order of pair
+	pair    [2]int   // the numbers of the key's rows
 	sums    [2]uint64
 	confirm bool
-	tornAt  clock.Time // since when a row is torn; 0: it is not
+	tornAt  clock.Time // since when a row is torn; 0: no row is torn
 	readAt  clock.Time
 	byLock  bool // the read takes locks, since a row stays torn
 
@@ -64,18 +63,18 @@ type session struct {
 	piece   piece
 	has     bool // piece is allocated
 	written bool
-	rounds  int // of looking for free extents
+	rounds  int // how often it has looked for free extents
 	old     cell
 	free    bool // old's extent is to be freed
 
-	// What is locked, or will be.
+	// The locks and rows that the operation holds or wants.
 	rows []int
 	lockPlan
-	held    int // groups whose locks are held
+	held    int // groups whose locks the session holds
 	started clock.Time
 	find    *finder
-	guess   []hop    // the path that was guessed, or is gone
-	moves   []uint32 // its keys
+	guess   []hop    // the path that was guessed
+	moves   []uint32 // the keys of its entries
 	flushed bool
 	writes  []write
 	then    after
@@ -89,7 +88,7 @@ type session struct {
 	rep repair
 }
 
-// write is a part of a row that is to be written.
+// write is a part of a row that a WRITE will write.
 type write struct {
 	at  int // in the table
 	buf []byte
@@ -99,7 +98,7 @@ var none [cellRow]byte
 
 const cellRow = Slots*16 + 16
 
-// maxWords is how many atomics a post has, if not more locks are released.
+// maxWords is how many atomics a post can have, unless it releases more locks.
 const maxWords = 130
 
 func newSession(c *Client, i int) *session {
@@ -111,15 +110,15 @@ func newSession(c *Client, i int) *session {
 	return s
 }
 
-// rowCache has some rows as they were read last.
+// rowCache has some rows as they were when they were last read.
 type rowCache struct {
 	rowSize int
 	cache   []byte
-	cached  []int32 // by place: row+1
-	reach   bool    // a search met rows of the cache only
+	cached  []int32 // by place: number of the row, plus 1; 0: empty
+	reach   bool    // the search has met rows of the cache only
 }
 
-// rowInCache is a row as the cache has it; rows that are not known count as empty.
+// rowInCache is a row as the cache has it. A row that is not in the cache counts as empty.
 func (c *rowCache) rowInCache(i int) row {
 	n := c.rowSize
 	if k := len(c.cached); k > 0 {
@@ -165,14 +164,14 @@ func (s *session) begin(now clock.Time, op Op) {
 	}
 }
 
-// inline reports whether values of a size lie in entries.
+// inline reports whether values of a size are put into entries.
 func (c *Client) inline(size int) bool { return size == c.cfg.InlineSize() && !c.cfg.Outside }
 
 func (c *Client) fits(size int) bool {
 	return c.inline(size) || c.cfg.Wide && c.cfg.Extents > 0 && size > 0 && size <= maxValue-extentHeader
 }
 
-// prepare finds memory for the value, and begins to look for locks.
+// prepare finds memory for the value, and begins to take locks.
 func (s *session) prepare(now clock.Time) {
 	c := s.c
 	if n := len(s.res.Value); s.res.Kind != Delete && s.res.Kind != Read && !s.has && !c.inline(n) {
@@ -223,7 +222,7 @@ func (s *session) do(now clock.Time, x step) {
 	s.fire(now)
 }
 
-// linked connects the session if it is not; false: later.
+// linked connects the session if it is not connected; false: the session must wait.
 func (s *session) linked(now clock.Time) bool {
 	if s.QPs[0] != nil {
 		return true
@@ -242,7 +241,7 @@ func (s *session) linked(now clock.Time) bool {
 	return true
 }
 
-// fire posts what the step asks for; later, when there is no connection.
+// fire posts the step's requests. Without a connection it does so later.
 func (s *session) fire(now clock.Time) {
 	if !s.linked(now) {
 		return
@@ -288,8 +287,8 @@ func (s *session) send(now clock.Time, phase Phase) {
 	case err != nil:
 		c.Broke(s, 0)
 		s.Lost(now, 0)
-	case !ok: // the session fails: what it has posted goes on, what it holds stays
-		s.Drop() // no completion of before is its own
+	case !ok: // the session fails: the requests that it posted go on, and the locks that it holds stay
+		s.Drop() // completions of these requests are not the session's any more
 		s.Fresh()
 		s.rep, s.sus, s.held, s.mark = repair{}, suspect{}, 0, newMark(&c.cfg, s.Index)
 		if s.has {
@@ -325,8 +324,8 @@ func (s *session) Wake(now clock.Time) {
 	}
 }
 
-// Lost implements onesided.Thread. Locks that may be held are left for repair:
-// a lock does not say whose it is.
+// Lost implements onesided.Thread. Locks that the session may hold are left for repair, since a lock does not
+// say which session holds it.
 func (s *session) Lost(now clock.Time, _ int) {
 	c := s.c
 	s.Drop()

@@ -9,8 +9,8 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// near is a client with one session whose requests a test answers by itself: its queue
-// pair is connected to nobody.
+// near is a client with one session whose requests the test itself answers. Its queue pair is connected to no
+// other.
 type near struct {
 	t     *testing.T
 	c     *Client
@@ -69,8 +69,8 @@ func (x *near) begin(now clock.Time, op Op) {
 	x.c.Step(now)
 }
 
-// answer executes the requests of the session's post one after the other, with what the
-// test does to the memory before each of them.
+// answer executes the requests of the session's post one after another. The test can change the memory before
+// each of them.
 func (x *near) answer(now clock.Time, before func(i int)) {
 	x.t.Helper()
 	s := x.s
@@ -118,7 +118,7 @@ func (x *near) far() uint32 {
 	}
 }
 
-// put puts a key into one of its rows, or takes it out.
+// put puts a key into one of its rows, or removes it.
 func (x *near) put(key uint32, second, in bool) {
 	a, b := x.table.RowsOf(key)
 	if second {
@@ -132,8 +132,8 @@ func (x *near) put(key uint32, second, in bool) {
 	m.seal()
 }
 
-// An entry that moves from the row that is read last to the one that was read first is
-// found, though no READ sees it the first time.
+// An entry that moves from the row that is read last to the row that was read first is found, though the
+// first READs see it in neither row.
 func TestMoveBehindRead(t *testing.T) {
 	x := newNear(t, Layout{Rows: 64}, func(*Config) {})
 	k := x.far()
@@ -155,7 +155,7 @@ func TestMoveBehindRead(t *testing.T) {
 	if x.ended != 1 || !x.last.Found || x.last.Got[0] != 7 || x.last.RoundTrips != 0 {
 		t.Errorf("%+v", x.last)
 	}
-	// It moves back and forth: never missing, however often.
+	// The entry moves back and forth: it never counts as missing, however often it moves.
 	x.put(k, true, true)
 	x.put(k, false, false)
 	x.begin(4000, Op{Kind: Read, Key: uint64(k)})
@@ -180,7 +180,7 @@ func TestMoveBehindRead(t *testing.T) {
 	}
 }
 
-// A row that stays torn is read again, and at last by its lock.
+// A row that stays torn is read again, and in the end with its lock.
 func TestTornRow(t *testing.T) {
 	x := newNear(t, Layout{Rows: 64}, func(c *Config) { c.FailAfter = time.Millisecond })
 	k := x.far()
@@ -197,7 +197,7 @@ func TestTornRow(t *testing.T) {
 	if x.s.step != stepLock {
 		t.Fatalf("step %d", x.s.step)
 	}
-	x.table.Tear(a) // it was repaired
+	x.table.Tear(a) // the row is repaired
 	for x.ended == 0 {
 		x.answer(clock.Time(4000).Add(time.Millisecond/4), nothing)
 	}
@@ -206,8 +206,8 @@ func TestTornRow(t *testing.T) {
 	}
 }
 
-// A lock that is held for long is taken from its holder only when nobody changes what is
-// behind it, and nobody else repairs.
+// A lock that is held for long is taken from its holder only when the rows behind it do not change, and no
+// other session repairs.
 func TestSuspect(t *testing.T) {
 	const wait = 4 * time.Millisecond
 	for _, c := range []struct {
@@ -248,7 +248,7 @@ func TestSuspect(t *testing.T) {
 	}
 }
 
-// The value of an extent that took long to be read may be another's by now.
+// The value in an extent that took long to read may by then belong to another key.
 func TestLateExtent(t *testing.T) {
 	x := newNear(t, Layout{Rows: 64, Wide: true, Extents: 1024}, func(c *Config) { c.FailAfter, c.Covering = time.Millisecond, 1<<20 })
 	if _, err := x.table.FillExtents(1, 3, 20, func(uint32) []byte { return []byte("value") }); err != nil {
@@ -270,8 +270,8 @@ func TestLateExtent(t *testing.T) {
 	}
 }
 
-// A repair writes a row of another region only with that region's lease: who repairs there
-// might clear the other copy of an entry.
+// A repair writes a row of another region only with that region's lease: another repair there could clear the
+// other copy of an entry.
 func TestRepairTakesBothLeases(t *testing.T) {
 	const wait = 4 * time.Millisecond
 	x := newNear(t, Layout{Rows: 64, RowsPerLock: 1}, func(c *Config) { c.FailAfter = wait })

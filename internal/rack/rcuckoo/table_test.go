@@ -67,8 +67,8 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// Both forms of the hash: rows in the table, the other of the other is the first, and the
-// code's rows odd and even.
+// Both forms of the hash give rows in the table; the other row of the other row is the first; the code's rows
+// are odd and even.
 func TestRows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, err := Layout{
@@ -92,8 +92,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// A table that is filled by every search has every key, and is rather full before it is
-// full.
+// A table that is filled with any search has every key, and is full only when at least 85 % of the entries
+// are used.
 func TestFill(t *testing.T) {
 	for _, s := range []Search{BFS, AStar, DFS} {
 		for _, l := range []Layout{{Rows: 512}, {Rows: 512, Hashing: HashCode, Form: Code}, {Rows: 512, Independent: true}} {
@@ -195,8 +195,8 @@ func TestNewClientRefuses(t *testing.T) {
 			t.Errorf("change %d: no error", i)
 		}
 	}
-	// Keys and values that are none are refused, a server that is away is dialled again,
-	// and one that has another table is refused for good.
+	// Invalid keys and values are refused. A server that does not answer is dialled again, and a server with
+	// another table is refused for good.
 	ops := []Op{{Kind: Read, Key: 0}, {Kind: Read, Key: 1 << 32}, {Kind: 9, Key: 1}, {Kind: Insert, Key: 1, Value: make([]byte, 5)}, {Kind: Update, Key: 1}, {Kind: Read, Key: 5}, {Kind: Read, Key: 6}}
 	var errs []error
 	good.Next = func(clock.Time, int) (op Op, ok bool) {
@@ -237,7 +237,7 @@ func TestSlab(t *testing.T) {
 	}
 	s.Own(a)
 	s.Freed(5, a)
-	s.Freed(6, a) // another session has seen it, too
+	s.Freed(6, a) // another session has found it free, too
 	if !s.Late(func(size int) bool { return size == 32 }) || s.Owned() != 0 {
 		t.Errorf("%+v", s)
 	}

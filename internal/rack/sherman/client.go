@@ -15,10 +15,10 @@ type Kind uint8
 
 // Kinds of operations.
 const (
-	Search Kind = iota // the value of a key is asked for
-	Write              // and set, whether the key is there or not
-	Delete             // the key is taken away
-	Range              // all keys from Key to To are asked for, with their values
+	Search Kind = iota // returns the value of a key
+	Write              // sets the value of a key, whether it exists or not
+	Delete             // removes a key
+	Range              // returns all keys from Key to To, with their values
 )
 
 // Op is an operation on the tree.
@@ -35,28 +35,28 @@ func (o *Op) Writes() bool { return o.Kind == Write || o.Kind == Delete }
 // Pair is a key with its value.
 type Pair struct{ Key, Value uint64 }
 
-// Result is what became of an operation; valid until the callback returns.
+// Result is the result of an operation, valid until the callback returns.
 type Result struct {
 	Session int
 	Op
-	Found bool // the key is there, of a Search with Value, or was there until its Delete
-	// Pairs are what a Range found, by key. Each key is as it was at one moment of the operation, but not all
-	// at the same moment.
+	Found bool // the key exists (a Search also sets Value), or existed until its Delete
+	// Pairs are the keys that a Range found, in order. Each key's value is that of one moment of the
+	// operation, but not all values are of the same moment.
 	Pairs      []Pair
 	Err        error
 	Start, End clock.Time
 	onesided.Cost
-	// Retries is how often a lock was held by another client, or a page torn.
+	// Retries is how often a lock was held by another client, or a page was torn.
 	Retries int
 }
 
 // Errors of operations.
 var (
-	// ErrKey: the key or the value is none, or the range.
+	// ErrKey means that the key, the value or the range is not valid.
 	ErrKey = errors.New("sherman: keys are 1 to 2^64-2, values are not 0, and ranges do not end before they begin")
-	// ErrFull: the client's chunk is used up.
+	// ErrFull means that the client's chunk is used up.
 	ErrFull = errors.New("sherman: no memory for another page: give the client a larger chunk")
-	// ErrTorn: a page stays torn, as the client that was writing it has died.
+	// ErrTorn means that a page stays torn, because the client that was writing it has died.
 	ErrTorn = errors.New("sherman: a page is torn however often it is read")
 )
 
@@ -69,44 +69,44 @@ type Chunk struct {
 // Config describes a client.
 type Config struct {
 	Layout
-	// Client is the client's number: part of the tags of its locks.
+	// Client is the client's number, which is a part of the tags of its locks.
 	Client   int
 	Sessions int
 	Chunk    Chunk
-	// Flat: sessions take locks each for itself, as if they were clients of one session, and
-	// hand none over.
+	// Flat: each session takes locks for itself, as if it were a client of its own; sessions hand no locks
+	// over.
 	Flat bool
-	// CQ is where the completions of all the client's queue pairs arrive.
+	// CQ receives the completions of all queue pairs of the client.
 	CQ *rnic.CQ
-	// Dial connects a session to a node anew; its queue pair before that, if any,
-	// is gone for both sides when Dial returns. An error: try again later.
+	// Dial connects a session to a node again. When Dial returns, the session's earlier queue pair to the
+	// node, if any, must be gone on both sides. After an error the client tries again later.
 	Dial func(now clock.Time, session, node int) (*rnic.QP, Grant, error)
-	// Next is a session's next operation; false: none now. A session that has
-	// nothing to do asks in every Step.
+	// Next returns a session's next operation; false: there is none at present. A session that has nothing to
+	// do calls it in every Step.
 	Next func(now clock.Time, session int) (Op, bool)
-	// Done is told every operation's end; nil: nobody is.
+	// Done, if not nil, is called at the end of every operation.
 	Done func(*Result)
-	// WordLog, if not nil, records what is done to the words of the lock table;
-	// LockAddr are its addresses.
+	// WordLog, if not nil, records the operations on the words of the lock table; LockAddr gives their
+	// addresses.
 	WordLog *history.Log[history.Word, uint64]
 }
 
-// LockAddr is how a lock word is called in the history.
+// LockAddr returns the address of a lock word in the history.
 func LockAddr(node, index int) uint64 { return uint64(node)<<32 | uint64(index)*8 }
 
-// Stats are a client's totals.
+// Stats are the totals of a client.
 type Stats struct {
 	onesided.Totals
 	Searches, Writes uint64
 	Deletes, Ranges  uint64
 	LockFailed       uint64 // CASes that found the lock held
-	HandedOver       uint64 // locks that went to another session of the client
+	HandedOver       uint64 // locks that were handed to another session of the client
 	Splits, NewRoots uint64
 	Torn             uint64 // pages and entries that were read again
-	Siblings         uint64 // steps to the right
+	Siblings         uint64 // times that a search went on at the right neighbour
 }
 
-// Add adds another client's counts.
+// Add adds the totals of another client.
 func (s *Stats) Add(o Stats) { onesided.Add(s, o) }
 
 // Client is the client library on one compute node. Its sessions share the cache
@@ -122,8 +122,7 @@ type Client struct {
 	stats     Stats
 }
 
-// maxTorn is how often a torn page is read again; a writer needs some round
-// trips.
+// maxTorn is how often a torn page is read again; a writer needs a few round trips.
 const maxTorn = 10_000
 
 // NewClient makes a client; it asks Next for work in its first Step.
@@ -144,7 +143,7 @@ func NewClient(c Config) (*Client, error) {
 	return x, nil
 }
 
-// Warm puts all inner pages of a tree at rest into the cache, as after many operations.
+// Warm puts all internal pages of a tree at rest into the cache, as many operations would.
 func (c *Client) Warm(t *Tree) error {
 	c.root = Addr(le.Uint64(t.nodes[0].mem[t.RootAt:]))
 	first := c.root
@@ -172,10 +171,10 @@ func (c *Client) Warm(t *Tree) error {
 	}
 }
 
-// Stats are the totals so far.
+// Stats returns the totals so far.
 func (c *Client) Stats() Stats { return c.stats }
 
-// alloc takes a page of the client's chunk; 0: there is none left.
+// alloc takes a page of the client's chunk; 0: no page is left.
 func (c *Client) alloc() Addr {
 	if c.used == c.cfg.Chunk.Pages {
 		return 0
@@ -186,7 +185,7 @@ func (c *Client) alloc() Addr {
 	return a
 }
 
-// keep puts an internal page into the cache.
+// keep copies an internal page into the cache.
 func (c *Client) keep(a Addr, p page) {
 	old, ok := c.cache[a]
 	if !ok {

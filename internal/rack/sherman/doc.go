@@ -20,9 +20,9 @@
 // entries that are being written; this package reads the leaf again. Pages that deletions
 // leave empty stay where they are.
 //
-// A session whose queue pair fails while it holds a lock connects again, reads who holds
-// the lock, and repeats the operation. If a client dies while it holds a lock, the lock stays
-// taken: Sherman has no way to take it away.
+// A session whose queue pair fails while it holds a lock connects again, reads which session holds the lock,
+// and repeats the operation. If a client dies while it holds a lock, the lock stays taken: Sherman has no way
+// to take it away.
 //
 // Layouts are little-endian and packed; page.go has the offsets.
 package sherman

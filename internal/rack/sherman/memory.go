@@ -10,7 +10,7 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// RootAt is where the root pointer of tree 0 lies in node 0's memory, in Sherman.
+// RootAt is Sherman's offset of the root pointer in node 0's memory.
 const RootAt = 16 << 20
 
 // Layout describes the memory of all nodes.
@@ -23,14 +23,13 @@ type Layout struct {
 	RootAt uint64
 }
 
-// memoryVA is the address at which nodes register their memory: not that of the
-// lock table.
+// memoryVA is the address at which nodes register their memory. It differs from that of the lock table.
 const memoryVA = 1 << 40
 
 // Region is remote memory.
 type Region = onesided.Region
 
-// Grant is what a client must know of a node.
+// Grant is what a client must know about a node.
 type Grant struct{ Memory, Locks Region }
 
 // Memory is a node's memory and its lock table. It outlives the NIC that serves it.
@@ -38,23 +37,23 @@ type Memory struct {
 	mem, locks []byte
 }
 
-// Serve lets the queue pairs of pd reach the memory.
+// Serve registers the memory in pd, so that its queue pairs can access the memory.
 func (m *Memory) Serve(pd *rnic.PD) (Grant, error) {
 	var g Grant
 	err := onesided.Serve(pd, onesided.Part{Mem: m.mem, VA: memoryVA, To: &g.Memory}, onesided.Part{Mem: m.locks, To: &g.Locks})
 	return g, err
 }
 
-// Tree is the memory of a whole tree, as its hosts see it.
+// Tree is the memory of a whole tree, as the nodes' hosts see it.
 type Tree struct {
 	Layout
 	nodes []*Memory
-	// free is where the next page of a bulk load, or the next chunk, begins.
+	// free is the offset, by node, at which the next page of a bulk load, or the next chunk, begins.
 	free []uint64
 }
 
-// NewTree makes memory with a tree of the keys (ascending, each once), whose
-// values are valueOf's, with pages as full as fill (0 to 1; 0 = 0.8) says.
+// NewTree makes memory with a tree of the keys, which must be ascending and differ. valueOf returns a key's
+// value. fill is how full the pages are (0 to 1; 0 = 0.8).
 func NewTree(l Layout, keys []uint64, valueOf func(uint64) uint64, fill float64) (*Tree, error) {
 	l.RootAt = cmp.Or(l.RootAt, RootAt)
 	if l.Nodes < 1 || l.Nodes > 1<<16 || l.RootAt%8 != 0 || l.Size < l.RootAt+8+PageSize || l.Size >= 1<<40 {
@@ -84,7 +83,7 @@ func NewTree(l Layout, keys []uint64, valueOf func(uint64) uint64, fill float64)
 	return t, nil
 }
 
-// load builds the pages of one level, and those above it.
+// load builds the pages of one level, and those of the levels above.
 func (t *Tree) load(all []pair, level int, fill float64) (Addr, error) {
 	size := Entries
 	if level > 0 {
@@ -141,7 +140,8 @@ func (t *Tree) Chunk(node, n int) (Chunk, error) {
 	return Chunk{a, n}, nil
 }
 
-// Left is what nobody has written of a client's chunk: a client writes its pages one after the other.
+// Left returns the part of a client's chunk that was never written. A client writes its pages one after the
+// other.
 func (t *Tree) Left(c Chunk) Chunk {
 	for c.Pages > 0 && slices.ContainsFunc(t.page(c.At), func(b byte) bool { return b != 0 }) {
 		c = Chunk{AddrOf(c.At.Node(), c.At.Off()+PageSize), c.Pages - 1}
@@ -149,15 +149,15 @@ func (t *Tree) Left(c Chunk) Chunk {
 	return c
 }
 
-// Node is a node's memory.
+// Node returns the memory of a node.
 func (t *Tree) Node(i int) *Memory { return t.nodes[i] }
 
-// page is the page at an address that is known to be one.
+// page returns the page at an address that is known to be a page's.
 func (t *Tree) page(a Addr) page {
 	return page(t.nodes[a.Node()].mem[a.Off():][:PageSize:PageSize])
 }
 
-// look is the page at any address.
+// look returns the page at any address, or an error.
 func (t *Tree) look(a Addr) (page, error) {
 	if a.Node() >= t.Nodes || a.Off() < t.RootAt+8 || a.Off()+PageSize > t.Size {
 		return nil, fmt.Errorf("sherman: %v is not the address of a page", a)
@@ -165,12 +165,12 @@ func (t *Tree) look(a Addr) (page, error) {
 	return t.page(a), nil
 }
 
-// Lock is the word of a lock.
+// Lock returns the word of a lock.
 func (t *Tree) Lock(node, index int) uint64 { return le.Uint64(t.nodes[node].locks[8*index:]) }
 
-// Check walks the tree at rest: every level from left to right, with ascending
-// keys and bounds that fit; every page below the root found from above; no page
-// torn, no lock held. It returns what the leaves say.
+// Check checks the tree at rest: every level from left to right has ascending keys and bounds that fit; every
+// page below the root is found from above; no page is torn, and no lock is held. It returns the keys and
+// values of the leaves.
 func (t *Tree) Check() (map[uint64]uint64, error) {
 	for n := range t.nodes {
 		for i := range Locks {
@@ -185,7 +185,7 @@ func (t *Tree) Check() (map[uint64]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	children := map[Addr]uint64{} // with their lowest keys, of the level that comes
+	children := map[Addr]uint64{} // children by address, with their lowest keys, of the next level
 	for level := top.level(); level >= 0; level-- {
 		next := map[Addr]uint64{}
 		var below Addr
@@ -247,7 +247,7 @@ func (t *Tree) Check() (map[uint64]uint64, error) {
 	return values, nil
 }
 
-// Spoil gives a key that is there another value, for tests.
+// Spoil gives an existing key another value, for tests.
 func (t *Tree) Spoil(key, value uint64) {
 	for off := t.RootAt + 8; ; off++ {
 		if off += (PageSize - off%PageSize) % PageSize; off+PageSize > t.Size {

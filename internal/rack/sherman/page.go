@@ -7,17 +7,17 @@ import (
 	"slices"
 )
 
-// Addr is a global address: the memory node in the low 16 bits, the offset in its
-// memory above. 0 is none.
+// Addr is a global address: the memory node in the low 16 bits, the offset in the node's memory above. 0: no
+// address.
 type Addr uint64
 
-// AddrOf is the address of an offset on a node.
+// AddrOf returns the address of an offset on a node.
 func AddrOf(node int, off uint64) Addr { return Addr(off<<16 | uint64(node)) }
 
-// Node is the memory node.
+// Node returns the memory node.
 func (a Addr) Node() int { return int(a & 0xFFFF) }
 
-// Off is the offset in the node's memory.
+// Off returns the offset in the node's memory.
 func (a Addr) Off() uint64 { return uint64(a >> 16) }
 
 func (a Addr) String() string { return fmt.Sprintf("%d:%#x", a.Node(), a.Off()) }
@@ -46,7 +46,7 @@ const (
 	highestAt  = 36
 	recordsAt  = 44
 
-	// Branches is how many records an internal page has, Entries a leaf.
+	// Branches is the number of records of an internal page, Entries that of a leaf.
 	Branches   = 61
 	branchSize = 16
 	Entries    = 54
@@ -60,12 +60,12 @@ const (
 	leafRearAt     = recordsAt + Entries*entrySize   // 1016
 )
 
-// MaxKey is above all keys; 0 is below.
+// MaxKey is above all keys, and 0 is below.
 const MaxKey = ^uint64(0)
 
 var le = binary.LittleEndian
 
-// page is the image of a page.
+// page is the bytes of a page.
 type page []byte
 
 func (p page) leftmost() Addr         { return Addr(le.Uint64(p[leftmostAt:])) }
@@ -92,16 +92,16 @@ func (p page) rearAt() int {
 	return internalRearAt
 }
 
-// whole reports whether the page is as one WRITE left it.
+// whole reports whether one WRITE left the page like this.
 func (p page) whole() bool { return p[frontAt] == p[p.rearAt()] }
 
-// touch gives the page its next version.
+// touch sets the page's next version.
 func (p page) touch() {
 	p[frontAt]++
 	p[p.rearAt()] = p[frontAt]
 }
 
-// reset makes an empty page.
+// reset makes the page empty.
 func (p page) reset(level int, lowest, highest uint64) {
 	clear(p)
 	p[levelAt] = byte(level)
@@ -111,14 +111,14 @@ func (p page) reset(level int, lowest, highest uint64) {
 	p.touch()
 }
 
-// entry is a record of a leaf; value 0: it is free.
+// entry is a record of a leaf; value 0: the entry is free.
 type entry []byte
 
 func (e entry) key() uint64   { return le.Uint64(e[entryKeyAt:]) }
 func (e entry) value() uint64 { return le.Uint64(e[entryValueAt:]) }
 func (e entry) whole() bool   { return e[0]&15 == e[entryRearAt]&15 }
 
-// set writes key and value with the entry's next version.
+// set writes key and value, with the entry's next version.
 func (e entry) set(key, value uint64) {
 	v := (e[0] + 1) & 15
 	e[0], e[entryRearAt] = v, v
@@ -126,7 +126,7 @@ func (e entry) set(key, value uint64) {
 	le.PutUint64(e[entryValueAt:], value)
 }
 
-// down is the child of an internal page in which key is, or to the right of which.
+// down returns the child of an internal page that has key, or to the right of which key is.
 func (p page) down(key uint64) Addr {
 	a := p.leftmost()
 	for i := range p.records() {
@@ -138,8 +138,7 @@ func (p page) down(key uint64) Addr {
 	return a
 }
 
-// find is the index of key's entry in a leaf, and otherwise of a free one; -1:
-// none.
+// find returns the index of key's entry in a leaf, or of a free entry if there is none; -1: the leaf is full.
 func (p page) find(key uint64) (i int, found bool) {
 	free := -1
 	for i := range Entries {
@@ -161,7 +160,7 @@ type pair struct{ key, to uint64 }
 
 func byKey(a, b pair) int { return cmp.Compare(a.key, b.key) }
 
-// pairs are the records of a page, sorted.
+// pairs returns the records of a page, sorted by key.
 func (p page) pairs() []pair {
 	var all []pair
 	if p.level() > 0 {
@@ -199,7 +198,7 @@ func (p page) fill(all []pair) {
 	p.setRecords(len(all))
 }
 
-// capacity is how many records a page holds.
+// capacity returns the number of records that a page holds.
 func (p page) capacity() int {
 	if p.level() == 0 {
 		return Entries
@@ -207,15 +206,15 @@ func (p page) capacity() int {
 	return Branches
 }
 
-// split moves the upper half of all, which are one more than p holds, to right,
-// and returns the lowest key there. at is where right will lie.
+// split moves the upper half of all, which has one record more than p holds, to right, and returns the lowest
+// key there. at is the address of right.
 func (p page) split(right page, at Addr, all []pair) uint64 {
 	half := len(all) / 2
 	sep := all[half].key
 	right.reset(p.level(), sep, p.highest())
 	right.setSibling(p.sibling())
 	if p.level() > 0 {
-		// The middle key goes up, its child to the far left.
+		// The middle key goes to the level above; its child becomes the leftmost one.
 		right.setLeftmost(Addr(all[half].to))
 		right.fill(all[half+1:])
 	} else {

@@ -6,11 +6,11 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// maxLeaves is how many leaves of a range are read together, as in Sherman.
+// maxLeaves is the most leaves of a range that are read together, as in Sherman.
 const maxLeaves = 32
 
-// choose takes the leaves that are read next: the one that was arrived at and those to the right of it under the same
-// parent, up to the range's end. What is cached of the parent may be old; gather sees it.
+// choose selects the leaves that are read next: s.page, and those to the right of it under the same parent,
+// up to the range's end. The cached image of the parent may be old; gather notices that.
 func (s *session) choose() {
 	s.leaves = append(s.leaves[:0], s.page)
 	if p := s.c.cache[s.parent]; p != nil {
@@ -22,7 +22,7 @@ func (s *session) choose() {
 	}
 }
 
-// image is memory for the i-th leaf.
+// image returns memory for the i-th leaf.
 func (s *session) image(i int) page {
 	for i >= len(s.pages) {
 		s.pages = append(s.pages, make(page, PageSize))
@@ -30,8 +30,9 @@ func (s *session) image(i int) page {
 	return s.pages[i]
 }
 
-// gather takes the range's keys from the leaves that were read, from left to right, as far as each begins where the one
-// before ends; then it goes on behind them. s.key is the first key that is still looked for.
+// gather takes the range's keys from the leaves that were read, from left to right, as long as each leaf
+// begins where the one before ends. Then it continues behind them. s.key is the first key that was not
+// searched yet.
 func (s *session) gather(now clock.Time) {
 	for i, a := range s.leaves {
 		p := s.pages[i]
@@ -51,7 +52,7 @@ func (s *session) gather(now clock.Time) {
 		s.take(p)
 		s.key = p.highest()
 		if s.key > s.res.To { // of the last leaf: MaxKey
-			s.end(now, nil)
+			s.end(now, nil) // the highest of the last leaf is MaxKey
 			return
 		}
 	}
@@ -63,7 +64,7 @@ func (s *session) gather(now clock.Time) {
 	s.arrive(now)
 }
 
-// take adds the leaf's keys of the range, by key.
+// take adds the leaf's keys that are in the range, sorted.
 func (s *session) take(p page) {
 	n := len(s.res.Pairs)
 	for i := range Entries {
@@ -74,7 +75,7 @@ func (s *session) take(p page) {
 	slices.SortFunc(s.res.Pairs[n:], func(a, b Pair) int { return byKey(pair{key: a.Key}, pair{key: b.Key}) })
 }
 
-// settled reports whether no part of a leaf is in the middle of a WRITE.
+// settled reports whether no part of the leaf is being written.
 func (p page) settled() bool {
 	if !p.whole() {
 		return false

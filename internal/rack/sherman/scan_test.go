@@ -8,7 +8,7 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// alone is a session whose requests a tree executes at once; before is shown each READ of a page.
+// alone runs a session whose requests a tree executes at once. before is called before each READ of a page.
 func alone(t *testing.T, tree *Tree, ops []Op, before func(Addr)) []Result {
 	t.Helper()
 	n, err := rnic.New(rnic.Config{MAC: [6]byte{2}, IP: netip.AddrFrom4([4]byte{10, 0, 0, 1})})
@@ -78,7 +78,8 @@ func alone(t *testing.T, tree *Tree, ops []Op, before func(Addr)) []Result {
 	return got
 }
 
-// Ranges cross leaves, parents and both nodes; deleted keys are not in them; who deletes gives the lock back.
+// Ranges cross leaves, parents and both nodes. Deleted keys are not in ranges. A deletion gives the lock
+// back.
 func TestRangeAndDelete(t *testing.T) {
 	tree := loaded(t, 5000) // keys 3, 6, ..., values one more
 	ops := []Op{{Kind: Range, Key: 1, To: 15_000}, {Kind: Range, Key: 100, To: 100}, {Kind: Range, Key: 99, To: 99}, {Kind: Range, Key: 15_001, To: MaxKey - 1},

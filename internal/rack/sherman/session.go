@@ -30,17 +30,17 @@ const (
 	stepRootCAS       // CAS of the root pointer
 )
 
-// link is what a session knows of its connection to a node.
+// link is what a session knows about its connection to a node.
 type link struct {
 	grant Grant
-	conn  int // in the history
+	conn  int // number of the connection in the history
 }
 
-// session is a client thread: one operation at a time, one request at a time (or
-// several chained in one post).
+// session is a client thread. It has one operation and one request under way at a time (or several requests
+// chained in one post).
 //
-// An operation is one insertion into a leaf (or a search), and, after a split, one
-// insertion into a page of every level above until no page splits.
+// An operation is an insertion into a leaf, or a search. After a split there follows an insertion into a page
+// of the level above, and so on until no page splits.
 type session struct {
 	onesided.Session
 	c     *Client
@@ -48,27 +48,27 @@ type session struct {
 	links []link
 
 	step   step
-	before step // of a step that lost its queue pair: the one that is in doubt
+	before step // the step that is in doubt, because its queue pair failed
 	lost   bool // the step was posted, and its queue pair failed
-	node   int  // that the step talks to
+	node   int  // the node that the step talks to
 	res    Result
 
-	// The insertion under way: of a value, or of a child of a page of level.
+	// The insertion that is under way: of a value into a leaf, or of a child into a page of this level.
 	level int
 	key   uint64
 	to    uint64
 
-	page   Addr // that is looked at
-	parent Addr // from whose cached image it came
-	img    page // its image
-	right  page // the new neighbour's image, or the new root's
-	at     Addr // where that will lie
-	from   int  // what is to be written of img
+	page   Addr // the page that the session works on
+	parent Addr // the page from whose cached image the address came
+	img    page // image of page
+	right  page // image of the new neighbour, or of the new root
+	at     Addr // address of right
+	from   int  // offset of the part of img that is to be written
 	length int
 	split  bool
 	sep    uint64 // lowest key of right
-	handed bool   // the lock goes to another session
-	leaves []Addr // of a range that are read together
+	handed bool   // the lock is handed to another session
+	leaves []Addr // leaves of a range that are read together
 	pages  []page // their images
 	torn   int
 
@@ -103,8 +103,7 @@ func (s *session) end(now clock.Time, err error) {
 	}
 }
 
-// descend goes from the root to the page of s.level where s.key belongs, as far
-// as the cache knows the way.
+// descend goes from the root to the page of s.level where s.key belongs, as far as the cache has the pages.
 func (s *session) descend(now clock.Time) {
 	c := s.c
 	if c.root == 0 || c.rootLevel < s.level {
@@ -129,7 +128,7 @@ func (s *session) descend(now clock.Time) {
 	s.arrive(now)
 }
 
-// arrive begins with the page that was found.
+// arrive begins to work on the page that was found.
 func (s *session) arrive(now clock.Time) {
 	switch {
 	case s.res.Kind == Range:
@@ -144,8 +143,7 @@ func (s *session) arrive(now clock.Time) {
 	}
 }
 
-// aside goes on at the right neighbour: the page was split since its parent was
-// read.
+// aside continues at the right neighbour, because the page was split after its parent was read.
 func (s *session) aside(now clock.Time) {
 	s.c.stats.Siblings++
 	delete(s.c.cache, s.parent)
@@ -159,7 +157,7 @@ func (s *session) do(now clock.Time, x step) {
 	s.fire(now)
 }
 
-// fire posts what the step asks for; later, when there is no connection.
+// fire posts the requests of the step. Without a connection it does so later.
 func (s *session) fire(now clock.Time) {
 	s.node = s.page.Node()
 	switch s.step {
@@ -179,14 +177,14 @@ func (s *session) fire(now clock.Time) {
 		return
 	}
 	if s.lost && s.doubtful() {
-		// Whether it happened is written in the lock.
+		// The lock shows whether the step has happened.
 		s.before, s.step, s.lost = s.step, stepWhose, false
 	}
 	s.lost = false
 	s.post(now)
 }
 
-// dial connects the session to a node, if it is not.
+// dial connects the session to a node, if it is not connected.
 func (s *session) dial(now clock.Time, node int) bool {
 	l := &s.links[node]
 	if s.QPs[node] != nil {
@@ -203,7 +201,7 @@ func (s *session) dial(now clock.Time, node int) bool {
 	return true
 }
 
-// doubtful reports whether a step cannot simply be repeated.
+// doubtful reports whether a step cannot simply be repeated if its outcome is unknown.
 func (s *session) doubtful() bool {
 	switch s.step {
 	case stepLock, stepUnlock:
@@ -214,7 +212,7 @@ func (s *session) doubtful() bool {
 	return false
 }
 
-// post sends the step's requests.
+// post sends the requests of the step.
 func (s *session) post(now clock.Time) {
 	c, l := s.c, &s.links[s.node]
 	s.Begin()
@@ -258,7 +256,7 @@ func (s *session) post(now clock.Time) {
 	}
 }
 
-// word is what a CAS or a READ of a word returned.
+// word returns the buffer for the answer of a CAS or of a READ of a word.
 func (s *session) word() []byte { return s.Words[0][:] }
 
 // Next implements onesided.Thread.
@@ -277,7 +275,7 @@ func (s *session) Wake(now clock.Time) { s.fire(now) }
 func (s *session) Lost(now clock.Time, node int) {
 	if s.Pending() && slices.Contains(s.Nodes, node) {
 		s.Drop()
-		s.pages = nil // other nodes may still fill them
+		s.pages = nil // other nodes may still write into them
 		s.lost = true
 		s.fire(now)
 	}
@@ -292,7 +290,7 @@ func (s *session) Done(now clock.Time) {
 	s.done(now)
 }
 
-// done goes on when the step has happened.
+// done continues after the step has happened.
 func (s *session) done(now clock.Time) {
 	c := s.c
 	switch s.step {
@@ -344,7 +342,7 @@ func (s *session) done(now clock.Time) {
 		s.do(now, stepRootCAS)
 	case stepRootCAS:
 		if le.Uint64(s.word()) != uint64(s.page) {
-			// Somebody else's root, or (after the queue pair failed) ours.
+			// Another session's root is there, or, after the queue pair failed, this one's.
 			c.root = 0
 			s.descend(now)
 			return
@@ -356,7 +354,7 @@ func (s *session) done(now clock.Time) {
 	}
 }
 
-// reread reads the page again when what was read is not whole.
+// reread reads the page again if what was read is not whole.
 func (s *session) reread(now clock.Time, whole bool) bool {
 	if whole {
 		return false
@@ -371,8 +369,7 @@ func (s *session) reread(now clock.Time, whole bool) bool {
 	return true
 }
 
-// follow goes on below the internal page that was just read, whether the cache
-// has room for it or not.
+// follow continues below the internal page that was just read, whether the page is in the cache or not.
 func (s *session) follow(now clock.Time) {
 	if s.c.cache[s.page] != nil {
 		s.descend(now)
@@ -393,7 +390,7 @@ func (s *session) follow(now clock.Time) {
 	s.do(now, stepDown)
 }
 
-// search looks for the key in the leaf that was read.
+// search searches the key in the leaf that was read.
 func (s *session) search(now clock.Time) {
 	p := s.img
 	if s.reread(now, p.whole()) {
@@ -437,7 +434,7 @@ func (s *session) insert(now clock.Time) {
 	}
 	all := p.pairs()
 	i, there := slices.BinarySearchFunc(all, pair{key: s.key}, byKey)
-	if there { // of an internal page: a new root had it already
+	if there { // an internal page: a new root had the key already
 		s.write(now, 0, PageSize)
 		return
 	}
@@ -450,7 +447,7 @@ func (s *session) insert(now clock.Time) {
 	}
 	if s.at = s.c.alloc(); s.at == 0 {
 		s.res.Err = ErrFull
-		s.write(now, 0, PageSize) // as it was, for the lock's sake
+		s.write(now, 0, PageSize) // unchanged: the WRITE of the page also releases the lock
 		return
 	}
 	s.split = true
@@ -459,15 +456,15 @@ func (s *session) insert(now clock.Time) {
 	s.do(now, stepRight)
 }
 
-// write writes a part of the page, and gives the lock back or on.
+// write writes a part of the page, and releases the lock or hands it over.
 func (s *session) write(now clock.Time, from, length int) {
 	s.from, s.length = from, length
 	s.handed = s.c.nextHolder(s)
 	s.do(now, stepWrite)
 }
 
-// unlock gives the lock of a page back or on that is not changed: it is the wrong one, or does not have the key that is to
-// be taken away.
+// unlock releases or hands over the lock of a page that is not changed: it is not the page of the key, or it
+// does not have the key that is to be deleted.
 func (s *session) unlock(now clock.Time) {
 	if s.handed = s.c.nextHolder(s); s.handed {
 		s.release(now)
@@ -498,7 +495,7 @@ func (s *session) release(now clock.Time) {
 	}
 }
 
-// up ends the operation, or tells the level above of a page that was split off.
+// up ends the operation, or after a split inserts the new page into the level above.
 func (s *session) up(now clock.Time) {
 	if s.split {
 		s.level++
@@ -509,8 +506,8 @@ func (s *session) up(now clock.Time) {
 	s.end(now, s.res.Err)
 }
 
-// newRoot makes a root above the one that was just read: all pages of its level lie to
-// the right of it, so that the tree is right even when others split it, too.
+// newRoot makes a root above the page s.page, which was just read. All other pages of that level are to the
+// right of it, so the tree is right even if other sessions split it at the same time.
 func (s *session) newRoot(now clock.Time) {
 	if s.at = s.c.alloc(); s.at == 0 {
 		s.end(now, ErrFull)
@@ -523,8 +520,7 @@ func (s *session) newRoot(now clock.Time) {
 	s.do(now, stepNewRoot)
 }
 
-// found goes on after the lock was read: what was in doubt has happened, or never
-// will.
+// found continues after the lock was read: the step that was in doubt has happened, or never will.
 func (s *session) found(now clock.Time, mine bool) {
 	switch {
 	case s.before == stepLock && mine:

@@ -32,7 +32,7 @@ func TestLayout(t *testing.T) {
 	if leaf.lowest() != 3 || leaf.highest() != 9 || leaf.records() != 0 || inner.level() != 1 {
 		t.Errorf("%v", leaf[:recordsAt])
 	}
-	// Many pages, few of them with the lock of another.
+	// Many pages have different locks; few pages share a lock.
 	seen := map[int]int{}
 	for i := range uint64(4096) {
 		seen[LockOf(AddrOf(0, i*PageSize))]++
@@ -60,8 +60,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// A split loses nothing, puts everything where it belongs, and is found from the
-// left.
+// A split loses no entry, puts every entry where it belongs, and can be found from the left page.
 func TestSplit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		level := rapid.IntRange(0, 2).Draw(t, "level")
@@ -219,7 +218,7 @@ func TestNewClientRefuses(t *testing.T) {
 			t.Errorf("change %d: no error", i)
 		}
 	}
-	// Keys that are none are refused, and a server that is away is dialled again.
+	// Invalid keys are refused, and a server that does not answer is dialled again.
 	ops := []Op{{Key: 0}, {Key: MaxKey}, {Key: 5, Kind: Write}, {Key: 5, Kind: Range, To: 4}, {Key: 5, Kind: Range, To: MaxKey}, {Key: 5, Kind: Range + 1}, {Key: 5}}
 	var errs []error
 	good.Next = func(clock.Time, int) (op Op, ok bool) {
@@ -243,7 +242,7 @@ func TestNewClientRefuses(t *testing.T) {
 	}
 }
 
-// TestLeft: of a chunk whose client has gone, what was written is not given out again.
+// TestLeft: the written pages of a chunk whose client has gone are not given out again.
 func TestLeft(t *testing.T) {
 	tree, err := NewTree(Layout{Nodes: 1, RootAt: 64, Size: 16 * PageSize}, []uint64{1, 2}, func(k uint64) uint64 { return k }, 0)
 	if err != nil {

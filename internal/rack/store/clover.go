@@ -8,8 +8,8 @@ import (
 	"github.com/quillon/quillon/internal/rack/history"
 )
 
-// Clover is clients of a Clover store whose other machines are in other processes, with what a Fleet
-// does; the methods are called by the goroutine that breathes them.
+// Clover is the clients of a Clover store whose other machines are in other processes. It has the methods of
+// a Fleet, which must be called by the goroutine that runs the clients.
 type Clover struct {
 	*clover.Part
 	sessions int
@@ -19,23 +19,24 @@ type Clover struct {
 	running  bool
 }
 
-// NewClover makes them of a client of so many sessions. keep: what it is told is kept.
+// NewClover makes a Clover from a client with this number of sessions. With keep it records the answers that
+// the client gets.
 func NewClover(p *clover.Part, sessions int, keep bool) *Clover {
 	c := &Clover{Part: p, sessions: sessions}
 	c.log.Off = !keep
 	return c
 }
 
-// Connected is Fleet's.
+// Connected is as in Fleet.
 func (c *Clover) Connected() bool { return c.Ready() }
 
-// Allow is Fleet's; all sessions have the same share.
+// Allow is as in Fleet; every session may do the same number of operations.
 func (c *Clover) Allow(n int) { c.most = (n + c.sessions - 1) / c.sessions }
 
-// Begin is Fleet's.
+// Begin is as in Fleet.
 func (c *Clover) Begin() { c.window = c.Cluster().Begin() }
 
-// Start is Fleet's.
+// Start is as in Fleet.
 func (c *Clover) Start() {
 	l := clover.Load{MaxOps: c.most}
 	if !c.log.Off {
@@ -45,17 +46,17 @@ func (c *Clover) Start() {
 	c.running = true
 }
 
-// Stop is Fleet's.
+// Stop is as in Fleet.
 func (c *Clover) Stop() {
 	if c.running {
 		c.Cluster().StopSoon()
 	}
 }
 
-// Spent is Fleet's.
+// Spent is as in Fleet.
 func (c *Clover) Spent() bool { return c.most > 0 && c.running && c.Cluster().Stopped() }
 
-// Idle is Fleet's: the window has ended, too.
+// Idle is as in Fleet; the window of the measurement must have ended, too.
 func (c *Clover) Idle() bool {
 	if !c.running {
 		return true
@@ -67,26 +68,26 @@ func (c *Clover) Idle() bool {
 	return c.window.Ended()
 }
 
-// Live is Fleet's.
+// Live is as in Fleet.
 func (c *Clover) Live() Meter {
 	v := c.Cluster().Live()
 	return Meter{Ops: v.Ops, First: v.FirstTry, Errors: v.Errors}
 }
 
-// Measured is Fleet's.
+// Measured is as in Fleet.
 func (c *Clover) Measured() *Meter {
 	m := c.window.Measured()
 	return &Meter{Ops: m.Ops, First: m.FirstTry, Errors: m.Errors, Read: m.Read, Write: m.Write}
 }
 
-// Facts is Fleet's.
+// Facts is as in Fleet.
 func (c *Clover) Facts() []Fact {
 	s := c.Cluster().ClientStats()
 	return []Fact{{"reads", s.Reads}, {"writes", s.Writes}, {"round-trips", s.RoundTrips}, {"hops", s.Hops}, {"cas-failed", s.CASFailed}, {"stale", s.Stale},
 		{"queries", s.Queries}, {"grants", s.Grants}}
 }
 
-// Judge is Fleet's.
+// Judge is as in Fleet, without the memory.
 func (c *Clover) Judge(Store) Verdict {
 	var v Verdict
 	for _, o := range c.log.Ops() {
@@ -101,7 +102,7 @@ func (c *Clover) Judge(Store) Verdict {
 	return v
 }
 
-// CheckClover refuses what cannot be of a Clover memory node.
+// CheckClover refuses values that a Clover memory node cannot have.
 func CheckClover(entries, slab, keys int) error {
 	switch {
 	case slab < 128 || slab > 1024 || slab&(slab-1) != 0:

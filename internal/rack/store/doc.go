@@ -10,10 +10,11 @@
 // the client's number, and the memory that only this client writes. A server rejects a request
 // that it cannot serve, with a text that says why.
 //
-// A Server's memory has places for a fixed number of clients. A client keeps its place as long as the server hears from
-// it, and for a Lease longer; an idle client therefore sends something now and then. After that another
-// client may get the place and its memory, where the values that the first client wrote stay. The server ends the first
-// client's connections before, so that none of its requests arrives late. A Server that ends tells its clients so.
+// A Server's memory has places for a fixed number of clients. A client keeps its place as long as the server
+// hears from the client, and for a Lease longer; a client without operations therefore sends a message now
+// and then. After the Lease another client may get the place and its memory, in which the values of the first
+// client stay. Before that the server ends the first client's connections, so that none of its requests
+// arrives late. A Server that ends tells its clients so.
 //
 // Clients record all answers (rack/history). At the end one order of all operations must explain the
 // answers and the contents of the memory.

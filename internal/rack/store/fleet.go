@@ -17,24 +17,25 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Work is what clients do.
+// Work is the work of clients.
 type Work struct {
 	Mix   ycsb.Mix
 	Theta float64
-	// Deletes is the share of writes that delete a key, and Ranges that of reads that are of some keys in a row: of
-	// stores that are Ordered.
+	// Deletes is the share of writes that delete a key, and Ranges the share of reads that read a range of
+	// keys. Both are for stores that are Ordered.
 	Deletes, Ranges float64
-	// Keys to use, and bytes of a value; 0 = those of the memory node.
+	// Keys is the number of keys to use, Value the bytes of a value; 0 = those of the memory node.
 	Keys, Value int
 	Seed        uint64
-	// Patience is how long others may stand still until they count as dead, where a store repairs; 0: the store's own.
+	// Patience is the time after which a client that does nothing counts as dead, in stores that repair; 0:
+	// the store's own.
 	Patience time.Duration
-	// Keep records what clients are told.
+	// Keep records the answers that clients get.
 	Keep bool
 }
 
-// Fleet is the clients of one store that are in this process. Its methods may be called from any
-// goroutine; those that breathe the clients take turns.
+// Fleet is the clients of one store that are in this process. Its methods may be called from any goroutine.
+// Steps of its clients exclude each other.
 type Fleet struct {
 	kind *Kind
 	work Work
@@ -44,23 +45,24 @@ type Fleet struct {
 	log     Log
 	running bool
 	ending  bool
-	most    int // operations that may begin; 0: no limit
+	most    int // operations that may begin in all; 0: no limit
 	begun   int
-	keys    int // of the memory node
+	keys    int // of the memory node, as the memory node said
 	broken  bool
 	live    Meter
-	meter   *Meter // of a window; nil: there is none
+	meter   *Meter // of the window that is measured; nil: none is
 	err     error
 }
 
-// Meter is what clients have done.
+// Meter is what clients have done: operations that succeeded, those of them that did so at the first try,
+// errors, and operations with an unknown end.
 type Meter struct {
 	Ops, First, Errors, Unknown uint64
-	// Read and Write are latencies in ns; of Fleet.Live nil.
+	// Read and Write are latencies in ns; in Fleet.Live they are nil.
 	Read, Write *hdrhistogram.Histogram
 }
 
-// longestLatency is the longest that is told apart.
+// longestLatency is the longest latency in ns that is recorded; longer ones count as this.
 const longestLatency = int64(10 * time.Second)
 
 // NewFleet makes a fleet without clients.
@@ -70,7 +72,7 @@ func NewFleet(k *Kind, w Work) *Fleet {
 	return f
 }
 
-// Client is the sessions of a machine. It implements host.App.
+// Client is the sessions of one machine. It implements host.App.
 type Client struct {
 	fleet     *Fleet
 	dialer    *dialer
@@ -78,16 +80,16 @@ type Client struct {
 	connected bool
 	gens      []*ycsb.Generator
 	ops       []Op
-	ids       [][]int // in the history, by session
+	ids       [][]int // the operation's IDs in the history, by session
 	rng       *rand.Rand
 	seq       []uint64
 }
 
-// mostSessions is how many sessions a client has at most.
+// mostSessions is the most sessions that a client may have.
 const mostSessions = 1 << 12
 
-// Add adds a client on a NIC that works on the memory node at an address. nonce is a number that no other
-// client of the memory node has.
+// Add adds a client that works, by a NIC, on the memory node at an address. nonce must differ from that of
+// all other clients of the memory node.
 func (f *Fleet) Add(nic *rnic.NIC, ip netip.Addr, mac [6]byte, sessions int, nonce uint64) (*Client, error) {
 	if sessions < 1 || sessions > mostSessions {
 		return nil, fmt.Errorf("a client has 1 to %d sessions, not %d", mostSessions, sessions)
@@ -152,7 +154,7 @@ func (f *Fleet) fail(err error) {
 	}
 }
 
-// learn makes the client library for what the server told.
+// learn makes the client library from what the server announced.
 func (c *Client) learn() error {
 	f, h := c.fleet, &c.dialer.head
 	keys := int(h.Keys)
@@ -179,7 +181,7 @@ func (c *Client) learn() error {
 	return err
 }
 
-// next begins an operation.
+// next begins an operation of a session.
 func (c *Client) next(now clock.Time, session int) (Op, bool) {
 	f := c.fleet
 	if !f.running || f.most > 0 && f.begun >= f.most {
@@ -208,10 +210,10 @@ func (c *Client) next(now clock.Time, session int) (Op, bool) {
 	return op, true
 }
 
-// mostRange is how many keys a range has at most.
+// mostRange is the most keys of a range.
 const mostRange = 16
 
-// told notes what the client was told of one key, or of each in a range.
+// told records the answer about one key, or about each key of a range.
 func (c *Client) told(now clock.Time, d *Done) {
 	op, log := &c.ops[d.Session], &c.fleet.log.Keys
 	if op.Last == 0 {
@@ -231,7 +233,7 @@ func (c *Client) told(now clock.Time, d *Done) {
 	}
 }
 
-// done takes the end of an operation.
+// done handles the end of an operation.
 func (c *Client) done(now clock.Time, d *Done) {
 	f := c.fleet
 	switch {
@@ -268,16 +270,16 @@ func (f *Fleet) each(count func(*Meter)) {
 	}
 }
 
-// Start lets sessions work, Stop lets no new operation begin.
+// Start lets sessions begin operations.
 func (f *Fleet) Start() { f.set(func() { f.running = true }) }
 
-// Stop lets no new operation begin; Idle tells when there is none under way.
+// Stop lets no new operation begin; Idle reports when none is under way.
 func (f *Fleet) Stop() { f.set(func() { f.running = false }) }
 
-// End asks for the end of all connections. Nothing is done over them any more.
+// End asks for the end of all connections. Sessions do nothing from then on.
 func (f *Fleet) End() { f.set(func() { f.ending = true }) }
 
-// Allow lets so many operations begin, since the start; 0: no limit.
+// Allow limits the number of operations that may begin, counted since NewFleet; 0: no limit.
 func (f *Fleet) Allow(n int) { f.set(func() { f.most = n }) }
 
 func (f *Fleet) set(change func()) {
@@ -286,7 +288,7 @@ func (f *Fleet) set(change func()) {
 	change()
 }
 
-// every reports whether all clients are so.
+// every reports whether so is true of all clients.
 func (f *Fleet) every(so func(*Client) bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -296,7 +298,7 @@ func (f *Fleet) every(so func(*Client) bool) bool {
 // Connected reports whether all connections have been made.
 func (f *Fleet) Connected() bool { return f.every(func(c *Client) bool { return c.connected }) }
 
-// Heard reports whether a memory node has answered.
+// Heard reports whether the memory node has answered every client.
 func (f *Fleet) Heard() bool { return f.every(func(c *Client) bool { return c.dialer.told != nil }) }
 
 // Idle reports whether no operation is under way.
@@ -304,8 +306,8 @@ func (f *Fleet) Idle() bool {
 	return f.every(func(c *Client) bool { return c.lib == nil || c.lib.Idle() })
 }
 
-// Renew lets clients come anew, as others, after all connections have ended: with other numbers, over other
-// connections. What they were told before is kept.
+// Renew lets clients connect again after all connections have ended: as other clients, with other numbers,
+// over other connections. Recorded answers stay.
 func (f *Fleet) Renew() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -319,7 +321,7 @@ func (f *Fleet) Renew() {
 	}
 }
 
-// broke reports whether a connection has ended that should not.
+// broke reports whether a connection has ended unexpectedly.
 func (f *Fleet) broke() bool {
 	for _, c := range f.clients {
 		if c.lib == nil {
@@ -337,42 +339,42 @@ func (f *Fleet) broke() bool {
 // Ended reports whether all connections have ended.
 func (f *Fleet) Ended() bool { return f.every(func(c *Client) bool { return c.dialer.ended() }) }
 
-// Spent reports whether all operations have begun that may (Allow).
+// Spent reports whether as many operations have begun as Allow permits.
 func (f *Fleet) Spent() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.most > 0 && f.begun >= f.most
 }
 
-// Err is the first thing that went wrong.
+// Err returns the first error.
 func (f *Fleet) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
 }
 
-// Live is what was done since the start, without latencies.
+// Live returns what was done since NewFleet, without latencies.
 func (f *Fleet) Live() Meter {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.live
 }
 
-// Keys is how many keys the memory node holds, as it said.
+// Keys returns how many keys the memory node holds, as it said.
 func (f *Fleet) Keys() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.keys
 }
 
-// Begin begins to measure anew.
+// Begin begins a new measurement.
 func (f *Fleet) Begin() {
 	f.set(func() {
 		f.meter = &Meter{Read: hdrhistogram.New(1, longestLatency, 3), Write: hdrhistogram.New(1, longestLatency, 3)}
 	})
 }
 
-// Measured is what was done since Begin; nothing more is added to it.
+// Measured returns what was done since Begin, and ends the measurement.
 func (f *Fleet) Measured() *Meter {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -381,7 +383,7 @@ func (f *Fleet) Measured() *Meter {
 	return m
 }
 
-// Facts are what the client libraries have counted.
+// Facts returns the sums of the clients' counters.
 func (f *Fleet) Facts() (all []Fact) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -400,14 +402,16 @@ func (f *Fleet) Facts() (all []Fact) {
 	return all
 }
 
-// Judge checks everything. The clients are at rest, and so is the memory (nil: it is elsewhere).
+// Judge checks all recorded answers, and the memory m. Clients and memory must be at rest. A nil m is not
+// checked: it is elsewhere.
 func (f *Fleet) Judge(m Store) Verdict {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.log.Judge(m, f.broke(), f.keys)
 }
 
-// Await waits until something is so, while others breathe the clients.
+// Await waits until so returns true, while other goroutines run the clients. It returns an error of the
+// clients at once.
 func (f *Fleet) Await(ctx context.Context, so func() bool) error {
 	t := time.NewTicker(time.Millisecond)
 	defer t.Stop()

@@ -27,13 +27,13 @@ var fuseeKind = Kind{
 }
 
 const (
-	// fuseePatience is fusee's FailAfter: longer than a machine pauses that is shared by all. Memory
-	// is not used anew before, so that it takes a session fuseeBlocks blocks.
+	// fuseePatience is the FailAfter of clients: longer than a machine pauses that is shared with others.
+	// Memory is not reused earlier, so a session needs fuseeBlocks blocks.
 	fuseePatience = 500 * time.Millisecond
 	fuseeBlocks   = 16
 	fuseeObjects  = 64 // in a block
 	fuseeValue    = 8 << 10
-	fuseeFiller   = 1 // owner of the objects that are there at first; sessions' numbers are behind
+	fuseeFiller   = 1 // owner of the objects that exist from the start; sessions have larger numbers
 )
 
 // fuseeLayout is one memory node with room for s: an index of which two fifths are used, and blocks of
@@ -47,7 +47,7 @@ func fuseeLayout(s Spec) fusee.Layout {
 	return l
 }
 
-// fuseeUnits is how many units of 256 bytes an object with a key of 8 bytes takes.
+// fuseeUnits returns how many units of 256 bytes an object with a key of 8 bytes takes.
 func fuseeUnits(value int) int { return (value + 48 + 255) / 256 }
 
 type fuseeStore struct {
@@ -79,14 +79,14 @@ func (t *fuseeStore) Serve(pd *rnic.PD) (err error) {
 	return err
 }
 
-// fuseeAnnounced is what a client is told.
+// fuseeAnnounced is what a client is told when it connects.
 type fuseeAnnounced struct {
 	Subtables, Groups, Unit, Block, Blocks uint32
 	Index, Owners, Objects                 region
-	First                                  uint16 // number of its first session
-	Room                                   uint16 // sessions that there are blocks for
-	Dead                                   uint16 // first of as many sessions as the client has, whose memory it takes over; 0: there are none
-	At                                     uint32 // first of its blocks: fuseeBlocks for each session, one after the other
+	First                                  uint16 // number of the client's first session
+	Room                                   uint16 // number of sessions for which there are blocks
+	Dead                                   uint16 // first of the dead sessions whose memory the client takes over, one for each of its sessions; 0: there are none
+	At                                     uint32 // first of the client's blocks: fuseeBlocks for the first session, then for the next one, and so on
 }
 
 func (t *fuseeStore) Join(sessions int) ([]byte, error) {
@@ -110,7 +110,7 @@ func (t *fuseeStore) Join(sessions int) ([]byte, error) {
 		t.grant.Index, t.grant.Blocks, t.grant.Objects, uint16(first), uint16(sessions), 0, uint32(at)}), nil
 }
 
-// Again has the next client recover the sessions of the one before, and take over their memory.
+// Again tells the next client to recover the sessions of the client before, and to take over their memory.
 func (t *fuseeStore) Again(announced []byte, sessions int) ([]byte, error) {
 	var a fuseeAnnounced
 	if err := unpack(announced, &a); err != nil {
@@ -119,7 +119,8 @@ func (t *fuseeStore) Again(announced []byte, sessions int) ([]byte, error) {
 	if t.next+2*sessions > 1<<16-1 {
 		return nil, errors.New("fusee: sessions have no numbers left: start the memory node anew")
 	}
-	// Nobody has the first of these numbers: there are as many of the dead, whoever had parts of the memory last.
+	// No session ever had the numbers from Dead on. Now they own all blocks of the place, whichever sessions
+	// owned these before.
 	a.Dead, a.First = uint16(t.next), uint16(t.next+sessions)
 	t.next += 2 * sessions
 	for i := range int(a.Room) * fuseeBlocks {
@@ -164,11 +165,11 @@ func fuseeClient(c ClientSpec) (Library, error) {
 	l := fusee.Layout{Nodes: 1, Replicas: 1, Subtables: int(a.Subtables), Groups: int(a.Groups), Unit: int(a.Unit), Block: int(a.Block), Blocks: int(a.Blocks)}
 	grant := fusee.Grant{Layout: l, Index: a.Index, Blocks: a.Owners, Objects: a.Objects}
 	keys, v := make([][]byte, c.Sessions), newValues(c)
-	given := make([]int, c.Sessions)      // of a session's blocks
-	recovered := make([]bool, c.Sessions) // what the dead left
+	given := make([]int, c.Sessions)      // how many of a session's blocks were given to it
+	recovered := make([]bool, c.Sessions) // whether a session has taken over a dead session's memory, or has none to take over
 	for i := range given {
 		if recovered[i] = a.Dead == 0; !recovered[i] {
-			given[i] = fuseeBlocks // recovery finds them
+			given[i] = fuseeBlocks // recovery finds the blocks
 		}
 	}
 	x, err := fusee.NewClient(fusee.Config{

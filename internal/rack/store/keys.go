@@ -15,7 +15,7 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// fill makes a value of its number, numberOf is its inverse; false: nobody has written that.
+// fill makes a value from its number. numberOf is the inverse; false: no client wrote these bytes.
 func fill(b []byte, n uint64) []byte {
 	var w [8]byte
 	for i := 0; i < len(b); i += 8 {
@@ -33,7 +33,7 @@ func numberOf(b []byte, scratch []byte) (uint64, bool) {
 	return n, string(fill(scratch[:len(b)], n)) == string(b)
 }
 
-// values are those of a client's sessions, which are written and read.
+// values has buffers for the values that a client's sessions write and read.
 type values struct {
 	spec    ClientSpec
 	bytes   [][]byte // by session
@@ -48,11 +48,11 @@ func newValues(c ClientSpec) *values {
 	return v
 }
 
-// of is a session's value with a number.
+// of returns the value with this number, in the session's buffer.
 func (v *values) of(session int, n uint64) []byte { return fill(v.bytes[session], n) }
 
-// done tells the end of an operation, which found got, or ended with d.Err; unknown is the library's error of what may
-// have happened or not.
+// done reports the end of an operation: found says whether the key was there, and got is its value. d.Err is
+// the library's error; unknown is the error that means that the operation may have happened or not.
 func (v *values) done(end clock.Time, d Done, found bool, got []byte, unknown error) {
 	if errors.Is(d.Err, unknown) {
 		d.Unknown, d.Err = true, nil
@@ -66,7 +66,7 @@ func (v *values) done(end clock.Time, d Done, found bool, got []byte, unknown er
 	v.spec.Done(end, &d)
 }
 
-// errForeign is the error of a read value that nobody wrote.
+// errForeign is the error about a value that no client wrote.
 var errForeign = errors.New("a value was read that nobody wrote")
 
 // Sherman.
@@ -93,7 +93,7 @@ type shermanStore struct {
 	grant sherman.Grant
 }
 
-// shermanPagesOf is how many pages there are: a leaf is filled to 80 %, and inner pages are a tenth at most.
+// shermanPagesOf returns the number of pages: leaves are filled to 80 %, and inner pages are at most a tenth.
 func shermanPagesOf(s Spec) int {
 	return s.Keys*10/8/sherman.Entries*11/10 + 16 + s.Clients*shermanPages
 }
@@ -115,7 +115,7 @@ func (t *shermanStore) Serve(pd *rnic.PD) (err error) {
 	return err
 }
 
-// shermanAnnounced is what a client is told.
+// shermanAnnounced is what a client is told when it connects.
 type shermanAnnounced struct {
 	Size, RootAt  uint64
 	Memory, Locks region
@@ -123,7 +123,7 @@ type shermanAnnounced struct {
 	Pages         uint32
 }
 
-// region is Region of all stores.
+// region is onesided.Region, as it is announced.
 type region = onesided.Region
 
 func (t *shermanStore) Join(int) ([]byte, error) {
@@ -134,7 +134,7 @@ func (t *shermanStore) Join(int) ([]byte, error) {
 	return pack(shermanAnnounced{t.tree.Size, t.tree.RootAt, t.grant.Memory, t.grant.Locks, uint64(c.At), uint32(c.Pages)}), nil
 }
 
-// Again leaves the pages that the client before has written.
+// Again keeps the pages that the client before has written, and gives the others away.
 func (t *shermanStore) Again(announced []byte, _ int) ([]byte, error) {
 	var a shermanAnnounced
 	if err := unpack(announced, &a); err != nil {
@@ -150,7 +150,7 @@ func (t *shermanStore) Shared() []Span { return []Span{{t.grant.Locks.VA, sherma
 func (t *shermanStore) Walk(died bool) (Contents, error) {
 	values, err := t.tree.Check()
 	if died && err != nil {
-		// A client that dies with a lock keeps it: the tree has no way to take it away.
+		// A client that dies with a lock keeps it: the tree cannot take the lock away.
 		err = fmt.Errorf("%w (clients that died with locks keep them)", err)
 	}
 	return values, err
@@ -214,8 +214,8 @@ var rcuckooKind = Kind{
 	EachSession: true, New: newRCuckoo, Client: rcuckooClient,
 }
 
-// extent is the memory of a value, and chunk that of a client for values that it writes: it keeps what
-// others have not replaced yet.
+// extent returns the bytes of memory that a value takes, and chunk those of a client's memory for the values
+// that it writes. Values stay in the chunk until other clients have replaced them.
 func extent(value int) int { return rcuckoo.ExtentSize(value) }
 func chunk(value int) int  { return 1024 * extent(value) }
 
@@ -227,15 +227,16 @@ type rcuckooStore struct {
 	given   int // places of sessions
 }
 
-// cuckooLayout is a table with room for s.
+// cuckooLayout returns a table with room for s.
 func cuckooLayout(s Spec) rcuckoo.Layout {
 	l := rcuckoo.Layout{Wide: true, RowsPerLock: 16, Places: s.Sessions}
-	// Three quarters full; a larger table less, as it has more places that are full by chance.
+	// Three quarters of the entries are used. A larger table has more rows that are full by chance, so fewer
+	// are used there.
 	l.Rows = 2 * (s.Keys*4/3/rcuckoo.Slots/2 + 8)
 	if s.Keys > 1<<22 {
 		l.Rows = 2 * (s.Keys*8/5/rcuckoo.Slots/2 + 8)
 	}
-	// A bit for each lock of a small table, so that each client can see the whole of it.
+	// A small table has a bit for each lock, so that each client can see the whole of it.
 	for l.Locks = 64; l.Locks < l.Rows/l.RowsPerLock && l.Locks < rcuckoo.LockTable; l.Locks *= 2 {
 	}
 	if s.Value != l.InlineSize() {
@@ -270,12 +271,12 @@ func (t *rcuckooStore) Serve(pd *rnic.PD) (err error) {
 	return err
 }
 
-// rcuckooAnnounced is what a client is told.
+// rcuckooAnnounced is what a client is told when it connects.
 type rcuckooAnnounced struct {
 	Rows, RowsPerLock, LocksPerMessage, Locks, Regions uint32
 	Form, Hashing                                      uint8
 	Wide, Independent                                  bool
-	Factor                                             uint64 // as its bits
+	Factor                                             uint64 // a float64, by its bits
 	Extents                                            uint64
 	Table, LockTable, Leases, Values                   region
 	ChunkAt, ChunkSize                                 uint64
@@ -302,7 +303,7 @@ func (t *rcuckooStore) Join(sessions int) ([]byte, error) {
 		g.Table, g.Locks, g.Leases, g.Extents, uint64(c.At), uint64(c.Size), uint32(place), uint32(l.Places), false}), nil
 }
 
-// Again has the next client look which extents of the chunk are free.
+// Again tells the next client to search the chunk for extents that are free.
 func (t *rcuckooStore) Again(announced []byte, _ int) ([]byte, error) {
 	var a rcuckooAnnounced
 	if err := unpack(announced, &a); err != nil {
@@ -323,7 +324,7 @@ func (t *rcuckooStore) Walk(died bool) (Contents, error) {
 	}
 	held := Contents{}
 	for k, v := range values {
-		// What is in an extent is rounded up to 8 bytes.
+		// The memory of an extent is rounded up to 8 bytes.
 		n, ok := numberOf(v[:min(len(v), t.spec.Value)], t.scratch)
 		if !ok {
 			return nil, fmt.Errorf("rcuckoo: key %d: %w", k, errForeign)
@@ -333,8 +334,8 @@ func (t *rcuckooStore) Walk(died bool) (Contents, error) {
 	return held, nil
 }
 
-// rcuckooPatience is how long a lock is held until its holder counts as dead: much longer than
-// a machine pauses that is shared by all.
+// rcuckooPatience is the time after which the holder of a lock counts as dead: much longer than a machine
+// pauses that is shared with others.
 const rcuckooPatience = 2 * time.Second
 
 type rcuckooLibrary struct{ *rcuckoo.Client }

@@ -11,18 +11,18 @@ import (
 	"github.com/quillon/quillon/internal/rack/ycsb"
 )
 
-// passes lets time pass.
+// passes runs the lab for a time.
 func (l *lab) passes(d time.Duration) {
 	l.t.Helper()
 	end := l.clk.Now().Add(d)
 	if err := l.sim.Run(func() bool { return l.clk.Now() >= end }, 2*d); errors.Is(err, host.ErrStuck) {
-		l.clk.Set(end) // nobody wants to do anything
+		l.clk.Set(end) // nothing has a deadline
 	} else if err != nil {
 		l.t.Fatal(err)
 	}
 }
 
-// leased is a memory node with room for two clients, and three of them.
+// leased is a memory node with room for two clients, and three clients.
 type leased struct {
 	*lab
 	*Fleet
@@ -31,7 +31,7 @@ type leased struct {
 	stranger *stranger
 }
 
-// only has some of the machines live, and says which clients are asked.
+// only lets only the given clients live, and makes them the lab's clients.
 func (l *leased) only(clients ...int) {
 	l.clients = nil
 	l.sim.Workers = append([]host.Worker{}, l.all[0], l.all[1], l.all[5])
@@ -41,7 +41,7 @@ func (l *leased) only(clients ...int) {
 	}
 }
 
-// wait lets clients work until something is so.
+// wait lets the clients work until so is true.
 func (l *leased) wait(so func() bool) {
 	l.t.Helper()
 	if err := l.until(l.Fleet, so); err != nil {
@@ -49,7 +49,7 @@ func (l *leased) wait(so func() bool) {
 	}
 }
 
-// work has clients do so many operations, and end.
+// work lets the clients do n operations, and then stops them.
 func (l *leased) work(n uint64) {
 	l.t.Helper()
 	l.wait(l.Connected)
@@ -60,7 +60,7 @@ func (l *leased) work(n uint64) {
 	l.wait(l.Idle)
 }
 
-// asks has a stranger ask for a place of four sessions.
+// asks makes the stranger ask for a place of four sessions.
 func (l *leased) asks(client uint64) cm.Event {
 	l.t.Helper()
 	return l.stranger.asks(helloOf(l.kind, client, 0, 4))
@@ -76,16 +76,17 @@ func newLeased(t *testing.T, name string, spec Spec) *leased {
 	return l
 }
 
-// TestLease: a client that dies with its connections keeps its place for a Lease and not for longer; one that lives keeps
-// its own, though nothing is to be done. Who comes then has a place that is nobody else's, and the memory is sound, with all
-// that was written. Who was given up for dead and comes back has no place.
+// TestLease: a client that dies keeps its place, with its connections, for a Lease and not for longer. A
+// client that lives keeps its place, even without operations. A client that comes then gets a place that no
+// other client has, and the memory is sound, with all written values. A client that counted as dead and comes
+// back has no place.
 func TestLease(t *testing.T) {
 	for name, spec := range specs {
 		t.Run(name, func(t *testing.T) {
 			l := newLeased(t, name, spec)
 			l.only(0, 1)
 			l.work(200)
-			l.only(0) // the other one dies
+			l.only(0) // client 1 dies
 			for _, at := range []time.Duration{0, Lease - 2*beat} {
 				l.passes(at)
 				if e := l.asks(500); e.Kind != cm.Rejected {
@@ -102,7 +103,7 @@ func TestLease(t *testing.T) {
 				if e.Kind != cm.Established {
 					t.Fatalf("%v: %q", e.Kind, e.PrivateData)
 				}
-				l.passes(beat) // it asks for nothing
+				l.passes(beat) // the stranger asks for nothing
 				l.stranger.parts(e)
 			}
 			l.only(0, 2)
@@ -122,7 +123,7 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestAllPlaces: who takes all places, and uses each, keeps them for a Lease only.
+// TestAllPlaces: a client that takes all places, and uses each, keeps them only for a Lease.
 func TestAllPlaces(t *testing.T) {
 	l := newLeased(t, "rcuckoo values", specs["rcuckoo values"])
 	l.only()
@@ -145,7 +146,8 @@ func TestAllPlaces(t *testing.T) {
 	}
 }
 
-// TestGoodbye: a memory node that ends says so, and clients stop at once, with the reason; and it takes no others.
+// TestGoodbye: a memory node that ends tells its clients. They stop at once, with this reason, and it accepts
+// no other clients.
 func TestGoodbye(t *testing.T) {
 	for _, name := range []string{"locks", "sherman", "rcuckoo", "fusee"} {
 		l := newLeased(t, name, specs[name])
@@ -170,7 +172,7 @@ func TestGoodbye(t *testing.T) {
 	}
 }
 
-// TestGeometry: what does not fit is refused before it is made, with what would; and all that is not, is.
+// TestGeometry: a store that does not fit is refused before it is made, in one line that says what does fit.
 func TestGeometry(t *testing.T) {
 	for _, c := range []struct {
 		name string

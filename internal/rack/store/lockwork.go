@@ -34,7 +34,7 @@ func works() (names []string) {
 	return names
 }
 
-// Sizes of what locks protect, and of a session's own memory.
+// Bytes of what a lock protects, and of a session's own memory.
 const (
 	lockBlock   = 64
 	lockScratch = 4096
@@ -74,7 +74,7 @@ func (t *locksStore) Serve(pd *rnic.PD) (err error) {
 	return err
 }
 
-// locksAnnounced is what a client is told.
+// locksAnnounced is what a client is told when it connects.
 type locksAnnounced struct {
 	Words, Block, Scratch, Sessions, First uint32
 	Work, Life                             uint8
@@ -92,7 +92,7 @@ func (t *locksStore) Join(sessions int) ([]byte, error) {
 		g.Words, g.Blocks, g.Scratch}), nil
 }
 
-// Again gives the sessions another life; locks that they held before they take from themselves.
+// Again gives the sessions another life number. They take locks that they held before from themselves.
 func (t *locksStore) Again(announced []byte, _ int) ([]byte, error) {
 	var a locksAnnounced
 	if err := unpack(announced, &a); err != nil {

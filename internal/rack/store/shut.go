@@ -10,28 +10,29 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// shutting is a request to a fence.
+// shutting is a request to a fence to shut a session out.
 type shutting struct {
 	id      *cm.ID
 	qp      *rnic.QP
 	keys    []uint32
 	rounds  int
-	again   clock.Time // when it is put again; 0: it is under way
+	again   clock.Time // when the request is sent again; 0: it is under way
 	how     onesided.Shut
 	settled clock.Time
 }
 
-// Requests are under way to a fence for so many sessions at most. Each is put again with the cookie that the fence said, and,
-// when it was refused, after a pause that doubles: a fence that was started anew has to see first that the client may
-// write there. That takes a second in all.
+// At most mostShutting requests to a fence are under way. A request is sent again with the cookie that the
+// fence answers. If the fence refuses, it is sent again after a pause that doubles with each round: a fence
+// that was restarted must first see that the client may write to that memory. If the fence answers with a
+// cookie each time, shutRounds rounds take 1.4 s.
 const (
 	mostShutting = 16
 	shutRounds   = 12
 	shutPause    = time.Millisecond
 )
 
-// shut is an onesided.Shutter. Where there is no fence the memory node itself says that it has no such service, or
-// nobody answers and the connection manager gives up.
+// shut is an onesided.Shutter. If there is no fence, the memory node itself answers that it has no such
+// service, or there is no answer and the connection manager gives up.
 func (d *dialer) shut(now clock.Time, who onesided.Dead, keys []uint32) (settled clock.Time, how onesided.Shut) {
 	x := d.shutting[who]
 	switch {
@@ -49,7 +50,7 @@ func (d *dialer) shut(now clock.Time, who onesided.Dead, keys []uint32) (settled
 	return 0, onesided.Asked
 }
 
-// askFence puts the request; cookie is what the fence has said that it wants to hear.
+// askFence sends the request; cookie is the one that the fence answered, 0 at first.
 func (d *dialer) askFence(now clock.Time, who onesided.Dead, x *shutting, cookie uint64) {
 	x.how, x.again = onesided.NotShut, 0
 	qp, err := d.nic.CreateQP(rnic.QPInit{PD: d.pd, SendCQ: d.cq, RecvCQ: d.cq, MaxSend: 1, MaxRecv: 1})
@@ -68,13 +69,13 @@ func (d *dialer) askFence(now clock.Time, who onesided.Dead, x *shutting, cookie
 	x.rounds++
 }
 
-// shutEvent is the answer, if an event is one.
+// shutEvent takes an event that may be the answer of a fence.
 func (d *dialer) shutEvent(now clock.Time, e cm.Event) {
 	for who, x := range d.shutting {
 		if x.id != e.ID || x.again != 0 || x.how != onesided.Asked {
 			continue
 		}
-		if e.Kind == cm.Established { // with whom?
+		if e.Kind == cm.Established { // a fence accepts no connection, so this is not one
 			_ = e.ID.Disconnect(now)
 		} else {
 			x.qp.Destroy()

@@ -19,64 +19,65 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Spec is what a memory node is to hold.
+// Spec is what a memory node holds.
 type Spec struct {
-	Keys int // 1 to Keys, each with itself as its value; of locks: words
-	// Value is the bytes of a value; 0 = the store's own.
+	Keys int // keys 1 to Keys; the number of each one's value is the key. For locks: the number of words
+	// Value is the number of bytes of a value; 0 = the store's own.
 	Value int
-	// Clients is how many there is room for, and Sessions how many they have together.
+	// Clients is the number of clients for which there is room, and Sessions the number of sessions of all of
+	// them.
 	Clients, Sessions int
-	// Work is what sessions do, where a Kind has Works.
+	// Work is what sessions do, for a Kind with Works.
 	Work string
 }
 
-// Span is memory by its address.
+// Span is a range of memory.
 type Span struct{ VA, Len uint64 }
 
 // Store is a memory node's side of a store.
 type Store interface {
-	// Serve lets the queue pairs of pd reach the memory.
+	// Serve registers the memory in pd, so that its queue pairs can access the memory.
 	Serve(pd *rnic.PD) error
-	// Join gives the next client, of so many sessions, its place, and returns what it must
-	// know: at most MaxAnnounced bytes. After an error nothing is taken.
+	// Join gives a place to the next client, which has this number of sessions, and returns what the client
+	// must know: at most MaxAnnounced bytes. After an error no place is taken.
 	Join(sessions int) ([]byte, error)
-	// Again gives a place, as it was announced, to another client: who had it is gone for good, and nothing of it is on
-	// its way. What was written stays.
+	// Again gives a place, by its announcement, to another client. The client before must be gone for good,
+	// with none of its requests under way. What was written stays.
 	Again(announced []byte, sessions int) ([]byte, error)
-	// Shared is memory that only clients change, word by word: locks. A middlebox may keep it.
+	// Shared is the memory that only clients change, word by word: locks. A middlebox may keep these words.
 	Shared() []Span
-	// Walk looks at the memory at rest: whether it is sound, where clients may have died
-	// in the middle, and what it holds, to be compared with what clients were told.
+	// Walk reads the memory at rest, and returns what it holds, to be compared with the clients' answers, or
+	// an error if the memory is not sound. died: clients may have died in the middle of an operation.
 	Walk(died bool) (Contents, error)
 }
 
-// Contents is what a memory node holds: the numbers of values by key (which begin as the
-// keys), or of locks the words by address (which begin as 0).
+// Contents is what a memory node holds: by key the number of its value (at first the key itself), or for
+// locks the words by address (at first 0).
 type Contents map[uint64]uint64
 
-// MaxAnnounced is how many bytes a Store has to tell a client.
+// MaxAnnounced is the most bytes that a Store may announce: a ConnectReply carries 196.
 const MaxAnnounced = 196 - headLen
 
-// ClientSpec is what a store's client library needs.
+// ClientSpec is what a store's client library is made with.
 type ClientSpec struct {
 	Announced []byte
-	Number    int // of the client, as the server counts
+	Number    int // the client's number, as the server counts
 	Sessions  int
 	Value     int // bytes of a value
 	CQ        *rnic.CQ
 	Seed      uint64
-	// Dial connects a session anew; see the libraries.
+	// Dial connects a session again; see the libraries.
 	Dial func(now clock.Time, session int) (*rnic.QP, error)
-	// Self is the client's address, and Patience how long others may stand still until they count as dead; 0: the store's
-	// own. Shut asks a fence on the way to shut them out.
+	// Self is the client's address. Patience is the time after which others that do nothing count as dead; 0:
+	// the store's own. Shut asks a fence on the way to shut them out.
 	Self     netip.Addr
 	Patience time.Duration
 	Shut     onesided.Shutter
-	// Next is a session's next operation, false: none now.
+	// Next returns a session's next operation; false: there is none at present.
 	Next func(now clock.Time, session int) (Op, bool)
-	// Done is told every operation's end.
+	// Done is called at the end of each operation.
 	Done func(now clock.Time, d *Done)
-	// Log records what locks' sessions did.
+	// Log records what sessions of the store locks did.
 	Log *Log
 }
 
@@ -84,9 +85,10 @@ type ClientSpec struct {
 type Op struct {
 	Key   uint64
 	Write bool
-	// Value is the number of a write's value: the first 8 bytes, of which the rest is made; 0: the key is deleted.
+	// Value is the number of the value to be written: its first 8 bytes, from which the rest is made; 0: the
+	// key is deleted.
 	Value uint64
-	// Last makes a read one of all keys from Key to Last; 0: of Key alone.
+	// Last makes a read one of all keys from Key to Last; 0: the read is of Key alone.
 	Last uint64
 }
 
@@ -98,33 +100,34 @@ type Done struct {
 	Session int
 	Start   clock.Time
 	Write   bool
-	Value   uint64 // of a read; 0: the key is not there
-	Pairs   []Pair // of a read of several keys: those that are there
-	// First: nothing had to be tried again.
+	Value   uint64 // value that was read; 0: the key is not there
+	Pairs   []Pair // keys of a range that are there
+	// First: the operation succeeded at the first try.
 	First bool
-	// Unknown: the connection broke, and nobody knows whether a write happened.
+	// Unknown: the connection broke, so it is not known whether a write happened.
 	Unknown bool
 	Err     error
 }
 
-// Library is a store's client library with the work that it does.
+// Library is a store's client library, with the work that it does.
 type Library interface {
 	host.App
-	// Idle reports that no operation is under way.
+	// Idle reports whether no operation is under way.
 	Idle() bool
-	// Err is what ended the work, or must not have happened.
+	// Err returns an error that ended the work, or that must not happen.
 	Err() error
-	// Facts are what the library has counted, by name.
+	// Facts returns the library's counters.
 	Facts() []Fact
 }
 
-// Fact is a count with its name.
+// Fact is a counter with its name.
 type Fact struct {
 	Name  string `json:"name"`
 	Count uint64 `json:"count"`
 }
 
-// Log is what clients were told: of a key/value store Keys, of locks the others.
+// Log records operations and their answers: Keys those of key/value stores, Words and Locks those of the
+// store locks.
 type Log struct {
 	Keys  history.Log[history.Register, uint64]
 	Words history.Log[history.Word, uint64]
@@ -134,29 +137,29 @@ type Log struct {
 // Kind is a kind of store.
 type Kind struct {
 	Name, Summary string
-	// Works are what sessions can do; none: read and write keys, by YCSB.
+	// Works are what sessions can do; none: they read and write keys, by YCSB.
 	Works []string
-	// Ordered: it has its keys in order, so that ranges can be read, and deletes keys.
+	// Ordered: the store orders its keys, so that clients can read ranges; and clients can delete keys.
 	Ordered bool
-	// EachSession: each session takes a place of Spec.Sessions, and not each client one.
+	// EachSession: each session takes one of Spec.Sessions places. Otherwise each client takes a place.
 	EachSession bool
-	// CheckSpec refuses what cannot be, and fills in what is 0.
+	// CheckSpec refuses values that the store cannot have, and sets defaults.
 	CheckSpec func(s *Spec) error
-	// Memory is how many bytes the memory of a checked Spec takes.
+	// Memory returns how many bytes a checked Spec takes.
 	Memory func(s Spec) int64
-	// New makes it.
+	// New makes the store.
 	New func(s Spec) (Store, error)
-	// Client makes a client library; an error where what was announced is not its own's.
+	// Client makes a client library. It returns an error if the announcement is not of this store.
 	Client func(c ClientSpec) (Library, error)
 }
 
-// kinds is the one table of stores: who adds one adds it here.
+// kinds is the only table of stores: a new store is added here.
 var kinds = []*Kind{&locksKind, &shermanKind, &rcuckooKind, &fuseeKind}
 
-// Kinds are all stores.
+// Kinds returns all stores.
 func Kinds() []*Kind { return kinds }
 
-// Names are theirs.
+// Names returns the names of all stores.
 func Names() (names []string) {
 	for _, k := range kinds {
 		names = append(names, k.Name)
@@ -164,7 +167,7 @@ func Names() (names []string) {
 	return names
 }
 
-// Named is the kind with a name.
+// Named returns the store with this name.
 func Named(name string) (*Kind, error) {
 	for _, k := range kinds {
 		if k.Name == name {
@@ -174,7 +177,7 @@ func Named(name string) (*Kind, error) {
 	return nil, fmt.Errorf("store %q is none of %s", name, strings.Join(Names(), ", "))
 }
 
-// Check refuses what cannot be, and fills in what is 0.
+// Check refuses values that the store cannot have, or for which the machine has no memory, and sets defaults.
 func (k *Kind) Check(s *Spec) error {
 	s.Clients = cmp.Or(s.Clients, 64)
 	s.Sessions = cmp.Or(s.Sessions, 1024)
@@ -209,10 +212,10 @@ func (k *Kind) Check(s *Spec) error {
 	return k.fits(*s, most)
 }
 
-// mostMemory is how many bytes a memory node has at most, and any machine has less.
+// mostMemory is the most bytes that a memory node takes, even if the machine has more.
 const mostMemory = 1 << 33
 
-// fits refuses what takes more memory than most, and says how many keys fit.
+// fits refuses a Spec that takes more than most bytes, and says how many keys fit.
 func (k *Kind) fits(s Spec, most int64) error {
 	n := k.Memory(s)
 	if n <= most {
@@ -235,11 +238,11 @@ func (k *Kind) fits(s Spec, most int64) error {
 
 var be = binary.BigEndian
 
-// pack appends fixed-size values; unpack reads them.
+// pack writes fixed-size values big-endian; unpack reads them.
 func pack(v any) []byte {
 	b, err := binary.Append(nil, be, v)
 	if err != nil {
-		panic(err) // v is not of fixed size
+		panic(err) // the type of v has no fixed size
 	}
 	return b
 }
@@ -251,21 +254,21 @@ func unpack(b []byte, v any) error {
 	return nil
 }
 
-// Verdict is what a check of everything came to.
+// Verdict is the result of a check of all operations.
 type Verdict struct {
-	Keys    int    `json:"keys"`    // that the memory holds: of locks, words
-	Written uint64 `json:"written"` // writes that were acknowledged: of locks, all operations that change words
-	Lost    int    `json:"lost"`    // keys that were there, and are not
-	Checked int    `json:"checked"` // operations for which there must be one order
+	Keys    int    `json:"keys"`    // keys in the memory; for locks words
+	Written uint64 `json:"written"` // acknowledged writes; for locks all operations that change words
+	Lost    int    `json:"lost"`    // keys that were there at first, were never deleted, and are missing
+	Checked int    `json:"checked"` // operations that were checked for one order
 	Wrong   string `json:"wrong,omitempty"`
 }
 
-// OK reports that nothing is wrong.
+// OK reports whether nothing is wrong.
 func (v *Verdict) OK() bool { return v.Wrong == "" && v.Lost == 0 }
 
-// Judge checks what clients were told, and what a memory at rest holds. Nobody else may have worked
-// on it. died: clients may have died in the middle. Without the memory (nil) only what
-// clients were told is checked.
+// Judge checks the recorded answers, and what a memory at rest holds. No other clients may have worked on the
+// memory. died: clients may have died in the middle of an operation. Without the memory (nil) only the
+// answers are checked.
 func (l *Log) Judge(m Store, died bool, keys int) Verdict {
 	var v Verdict
 	for _, o := range l.Keys.Ops() {
@@ -296,7 +299,7 @@ func (l *Log) Judge(m Store, died bool, keys int) Verdict {
 	return v
 }
 
-// close ends the histories with what the memory holds.
+// close adds a read of all that the memory holds to the end of the histories.
 func (l *Log) close(held Contents, keys int, v *Verdict) {
 	if l.Words.Len() > 0 {
 		reader := l.Words.NewClient()
@@ -305,7 +308,7 @@ func (l *Log) close(held Contents, keys int, v *Verdict) {
 		}
 		return
 	}
-	deleted := map[uint64]bool{} // at some time: whether they may be away at the end, the history says
+	deleted := map[uint64]bool{} // keys that were deleted at any time: only the history can say whether they may be missing
 	for _, o := range l.Keys.Ops() {
 		if o.In.Write && o.In.Value == 0 {
 			deleted[o.In.Key] = true
@@ -320,5 +323,5 @@ func (l *Log) close(held Contents, keys int, v *Verdict) {
 	}
 }
 
-// mostClients is more than any session's number in a history of keys.
+// mostClients is a client number in a history of keys that no session has.
 const mostClients = 1 << 30

@@ -39,7 +39,7 @@ func (l *lab) nic(n byte) *rnic.NIC {
 	return nic
 }
 
-// plug gives a machine a cable to the bridge, of which the other end is returned later.
+// plug gives a machine a cable to the bridge. The bridge's end of it is added to ports.
 func (l *lab) plug(n byte, nic *rnic.NIC, app host.App) {
 	a, b := mem.NewWire(fmt.Sprint("n", n), fmt.Sprint("b", n), l.pool, 1024, l.clk)
 	l.ports = append(l.ports, b)
@@ -67,7 +67,7 @@ func newLab(t testing.TB, k *Kind, s Spec, epoch uint64) *lab {
 	return l
 }
 
-// fleet adds clients of so many sessions.
+// fleet adds clients, each with so many sessions.
 func (l *lab) fleet(k *Kind, w Work, clients, sessions int) *Fleet {
 	l.t.Helper()
 	f := NewFleet(k, w)
@@ -92,7 +92,7 @@ func (l *lab) until(f *Fleet, so func() bool) error {
 	return err
 }
 
-// specs are a memory node of each sort.
+// specs are the memory nodes of each kind of store.
 var specs = map[string]Spec{
 	"locks":          {Keys: 4},
 	"locks table":    {Keys: 2, Work: "table"},
@@ -114,7 +114,8 @@ func kindOf(t testing.TB, name string) *Kind {
 	return k
 }
 
-// TestStores: clients of each store find its memory node, work, and what they were told is true.
+// TestStores: clients of each store find its memory node, work, and the memory agrees with the results that
+// they got.
 func TestStores(t *testing.T) {
 	for name, spec := range specs {
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +156,7 @@ func TestStores(t *testing.T) {
 	}
 }
 
-// TestJudgeFails: a memory that does not hold what clients were told is found out.
+// TestJudgeFails: Judge finds memory that does not agree with the clients' results.
 func TestJudgeFails(t *testing.T) {
 	for name, spoil := range map[string]func(Store){
 		"sherman": func(s Store) { s.(*shermanStore).tree.Spoil(1, 999) },
@@ -181,7 +182,7 @@ func TestJudgeFails(t *testing.T) {
 	}
 }
 
-// TestRefused: what a client cannot have is refused in one line, and ends its waiting.
+// TestRefused: a client that cannot get what it wants is refused in one line, and does not wait on.
 func TestRefused(t *testing.T) {
 	rc, sh := kindOf(t, "rcuckoo"), kindOf(t, "sherman")
 	for _, c := range []struct {
@@ -215,7 +216,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestVanishes: a memory node that is gone, or was started anew, is noticed in bounded time.
+// TestVanishes: clients notice in bounded time that a memory node is gone or was started anew.
 func TestVanishes(t *testing.T) {
 	for name, want := range map[string]string{"gone": "has vanished", "anew": "was started anew"} {
 		k := kindOf(t, "rcuckoo")

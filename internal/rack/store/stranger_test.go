@@ -12,7 +12,7 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// stranger asks a memory node for connections, by messages of its own making.
+// stranger asks a memory node for connections with messages of its own.
 type stranger struct {
 	t     testing.TB
 	l     *lab
@@ -36,7 +36,7 @@ func newStranger(t testing.TB, l *lab, n byte) *stranger {
 func (s *stranger) Step(now clock.Time) bool { return s.agent.Step(now) }
 func (s *stranger) Deadline() clock.Time     { return s.agent.Deadline() }
 
-// asks asks for a connection, and returns what the memory node said.
+// asks asks for a connection, and returns the memory node's answer.
 func (s *stranger) asks(private []byte) cm.Event {
 	s.t.Helper()
 	qp, err := s.nic.CreateQP(rnic.QPInit{PD: s.nic.AllocPD(), SendCQ: s.nic.CreateCQ(4), RecvCQ: s.nic.CreateCQ(4)})
@@ -49,7 +49,7 @@ func (s *stranger) asks(private []byte) cm.Event {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	var e cm.Event // of others: those that end for this one
+	var e cm.Event // events of earlier connections can come first
 	if err := s.l.sim.Run(func() bool { e, _ = s.agent.Poll(); return e.ID == id }, time.Minute); err != nil {
 		s.t.Fatal(err)
 	}
@@ -72,8 +72,8 @@ func helloOf(k *Kind, client uint64, session, of uint16) []byte {
 	return pack(h)
 }
 
-// TestStranger: what is no request of a client's is refused, and takes no client's place; nor do clients that
-// connect and leave, and have asked for nothing.
+// TestStranger: a request that is no client's is refused, and takes no client's place. Clients that connect
+// and leave without a request take no place either.
 func TestStranger(t *testing.T) {
 	for name, spec := range specs {
 		t.Run(name, func(t *testing.T) {
@@ -115,7 +115,8 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// TestOnePlace: who asks again and again for one session's connection has one, and the memory node no more queue pairs.
+// TestOnePlace: a client that asks again and again for one session's connection has one connection, and the
+// memory node no more queue pairs.
 func TestOnePlace(t *testing.T) {
 	k := kindOf(t, "rcuckoo")
 	l := newLab(t, k, specs["rcuckoo"], 7)
@@ -132,7 +133,7 @@ func TestOnePlace(t *testing.T) {
 	}
 }
 
-// TestTooMany: a client that is refused, as it wants more sessions than there are, takes nothing from those after it.
+// TestTooMany: a client that is refused because it wants too many sessions takes nothing from later clients.
 func TestTooMany(t *testing.T) {
 	for _, name := range []string{"fusee", "locks"} {
 		k := kindOf(t, name)
@@ -151,7 +152,7 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// FuzzHello: whatever a request says, the memory node answers, and what it gives away is bounded.
+// FuzzHello: the memory node answers any request, and what it gives is bounded.
 func FuzzHello(f *testing.F) {
 	k := kindOf(f, "locks")
 	f.Add(helloOf(k, 1, 0, 1), helloOf(k, 1, 1, 2))

@@ -14,59 +14,60 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// service is the port that is asked for: that of rack/clover, one higher.
+// service is the port of memory nodes: one above that of rack/clover.
 const service = 7472
 
-// magic begins what both sides tell each other, with a version.
+// magic begins the private data of both sides; it includes a version.
 const magic = 0x51524B01
 
-// hello is the private data of a ConnectRequest: 56 bytes travel.
+// hello is the private data of a ConnectRequest, which carries 56 bytes.
 type hello struct {
 	Magic   uint32
 	Store   [12]byte
-	Client  uint64 // a number of the client's own, so that its sessions are known to be one's
+	Client  uint64 // a number of the client's own, by which the server knows which sessions belong together
 	Session uint16
-	Of      uint16 // sessions
+	Of      uint16 // number of the client's sessions
 }
 
-// head is how a ConnectReply begins; what the Store announces follows.
+// head begins the private data of a ConnectReply; the Store's announcement follows.
 type head struct {
 	Magic  uint32
-	Server uint64 // another one after each start: what the one before held is gone
-	Number uint32 // of the client
+	Server uint64 // differs after each start: what a server before it held is gone
+	Number uint32 // the client's number
 	Keys   uint32
 	Value  uint32
-	Len    uint16 // of what follows
+	Len    uint16 // bytes of the announcement
 }
 
 const headLen = 26
 
-// asking is how many connections a client asks for at a time, and resources how many READs
-// and atomics a queue pair has under way at once.
+// asking is the number of connections that a client asks for at the same time; resources is the number of
+// READs and atomics that a queue pair may have under way.
 const (
 	asking    = 4
 	resources = 16
 )
 
-// Lease is how long a client may be quiet. A memory node ends connections over which nothing has come for so long, and gives
-// the place of a client that has none, and whose last words are as old, to the next one that comes when there is no
-// other. So a client of which nothing is to be done sends an empty WRITE over each connection every beat.
+// Lease is how long a client may be silent. A memory node ends connections over which nothing has arrived for
+// a Lease. If there is no free place for a new client, it gives away a place that has had no connection for a
+// Lease. So a client that has nothing to do sends an empty WRITE over each connection every beat.
 const (
 	Lease = 30 * time.Second
 	beat  = Lease / 6
 )
 
-// farewell is what a memory node says with the end of a connection when it ends itself.
+// farewell is the text with which a memory node ends connections when it ends itself.
 const farewell = "it ends"
 
 const access = rnic.RemoteWrite | rnic.RemoteRead | rnic.RemoteAtomic
 
-// params are those of both sides: 4.096 us * 2^14 (67 ms) until a request is sent again, 7 times.
+// params returns the parameters of both sides: a request that is not answered is repeated after 4.096 us *
+// 2^14 (67 ms), 7 times.
 func params(nic *rnic.NIC) cm.Params {
 	return cm.Params{PathMTU: min(1024, nic.MaxPathMTU()), LocalACKTimeout: 14, RetryCount: 7, RNRRetryCount: 7, Resources: resources, Depth: resources, LocalPort: service}
 }
 
-// agent is a connection manager that waits 4.096 us * 2^15 (0.13 s) for an answer, 8 times.
+// agent makes a connection manager that waits 4.096 us * 2^15 (0.13 s) for an answer, 8 times.
 func agent(nic *rnic.NIC, seed uint64) (*cm.Agent, error) {
 	return cm.New(nic, cm.Config{ResponseTimeout: 15, Retries: 7, Seed: seed})
 }
@@ -83,49 +84,49 @@ type Server struct {
 	epoch   uint64
 	conns   map[*cm.ID]*conn
 	members map[uint64]*member
-	vacant  int // of members
-	come    int // clients, and their numbers
+	vacant  int // number of members that are vacant
+	come    int // number of clients that have come, and number of the newest one
 	lookAt  clock.Time
 	ending  bool
 	stats   ServerStats
 	wcs     [16]rnic.WC
 }
 
-// member is a client that has come, and its place.
+// member is a client and its place.
 type member struct {
 	client    uint64
 	number    int
 	of        int
 	place     int
-	seen      clock.Time // when something came last
-	room      int        // sessions that its place has room for
+	seen      clock.Time // when the client came, or one of its connections last ended
+	room      int        // most sessions that the place allows
 	announced []byte
-	sessions  map[uint16]*cm.ID // that are connected
-	// used: a request came over a connection, so that the place cannot be another's. Who is not connected and has
-	// not used it leaves it vacant.
+	sessions  map[uint16]*cm.ID // connections by session
+	// used: a request arrived over a connection, so the place cannot simply be another client's. A client
+	// without connections that has not used its place leaves it vacant.
 	used, vacant bool
 }
 
-// conn is a connection.
+// conn is a connection of a client.
 type conn struct {
 	qp       *rnic.QP
 	member   *member
 	session  uint16
-	requests uint64     // when it was looked at last
-	seen     clock.Time // when something had come
+	requests uint64     // requests that had arrived at the last look
+	seen     clock.Time // time of the last look that found new requests
 }
 
-// ServerStats are a server's totals.
+// ServerStats are the totals of a server.
 type ServerStats struct {
-	Clients     int    `json:"clients"`     // that have come, but for those that left and had asked for nothing
-	Connections int    `json:"connections"` // now
+	Clients     int    `json:"clients"`     // clients with a place, without those that left and had sent no request
+	Connections int    `json:"connections"` // connections at present
 	Accepted    uint64 `json:"accepted"`
 	Refused     uint64 `json:"refused"`
-	Aged        uint64 `json:"aged"`              // places that were given to another client, as theirs had been quiet for a Lease
+	Aged        uint64 `json:"aged"`              // places that were given to another client, because their clients had been silent for a Lease
 	Refusal     string `json:"refusal,omitempty"` // the last reason
 }
 
-// NewServer serves a checked Spec's store on a NIC. epoch is another number for each server.
+// NewServer makes the store of a checked Spec and serves it on a NIC. epoch differs from server to server.
 func NewServer(k *Kind, spec Spec, nic *rnic.NIC, epoch uint64) (*Server, error) {
 	st, err := k.New(spec)
 	if err != nil {
@@ -134,7 +135,7 @@ func NewServer(k *Kind, spec Spec, nic *rnic.NIC, epoch uint64) (*Server, error)
 	return Serve(k, spec, st, nic, epoch)
 }
 
-// Serve is NewServer of a store that is there.
+// Serve is NewServer for a store that exists.
 func Serve(k *Kind, spec Spec, st Store, nic *rnic.NIC, epoch uint64) (*Server, error) {
 	var err error
 	s := &Server{kind: k, spec: spec, store: st, nic: nic, pd: nic.AllocPD(), cq: nic.CreateCQ(64), epoch: epoch, conns: map[*cm.ID]*conn{}, members: map[uint64]*member{}}
@@ -148,10 +149,10 @@ func Serve(k *Kind, spec Spec, st Store, nic *rnic.NIC, epoch uint64) (*Server, 
 	return s, nil
 }
 
-// Store is the memory.
+// Store returns the memory node's side of the store.
 func (s *Server) Store() Store { return s.store }
 
-// Stats are the totals so far.
+// Stats returns the totals so far.
 func (s *Server) Stats() ServerStats {
 	v := s.stats
 	v.Clients, v.Connections = len(s.members)-s.vacant, len(s.conns)
@@ -165,7 +166,7 @@ func (s *Server) Step(now clock.Time) bool {
 		s.look(now)
 	}
 	for s.cq.Poll(s.wcs[:]) > 0 {
-		did = true // of queue pairs that failed
+		did = true // completions of queue pairs that failed
 	}
 	for {
 		e, ok := s.agent.Poll()
@@ -184,7 +185,7 @@ func (s *Server) Step(now clock.Time) bool {
 				s.stats.Refusal = err.Error()
 				reason := cm.ReasonConsumer
 				if errors.Is(err, errTwice) {
-					reason = cm.ReasonStale // it comes again when the other has ended
+					reason = cm.ReasonStale // the session asks again when its other connection has ended
 				}
 				_ = e.ID.Reject(reason, []byte(err.Error()))
 			}
@@ -194,21 +195,21 @@ func (s *Server) Step(now clock.Time) bool {
 	}
 }
 
-// errEnds: the memory node says goodbye.
+// errEnds is the answer to clients that come while the memory node ends.
 var errEnds = errors.New("the memory node ends")
 
-// End says goodbye to all clients; Ended tells when they know, or do not answer.
+// End ends all connections; Ended reports when the clients have answered, or do not answer.
 func (s *Server) End(now clock.Time) {
 	s.ending = true
 	for id := range s.conns {
-		_ = id.Leave(now, []byte(farewell)) // or it has ended
+		_ = id.Leave(now, []byte(farewell)) // an error means that the connection has ended
 	}
 }
 
 // Ended reports whether no connection is left.
 func (s *Server) Ended() bool { return len(s.conns) == 0 }
 
-// look ends connections that have been quiet for a Lease.
+// look ends connections that have been silent for a Lease.
 func (s *Server) look(now clock.Time) {
 	s.lookAt = now.Add(beat)
 	for id, c := range s.conns {
@@ -216,12 +217,12 @@ func (s *Server) look(now clock.Time) {
 			c.requests, c.seen = n, now
 		}
 		if now.Sub(c.seen) > Lease {
-			_ = id.Disconnect(now) // or that is under way
+			_ = id.Disconnect(now) // an error means that the connection is being ended
 		}
 	}
 }
 
-// gone forgets a connection that has ended.
+// gone removes a connection that has ended.
 func (s *Server) gone(now clock.Time, id *cm.ID) {
 	c := s.conns[id]
 	if c == nil {
@@ -239,7 +240,8 @@ func (s *Server) gone(now clock.Time, id *cm.ID) {
 	}
 }
 
-// place gives a client its place: its own, one that another has left and not used, a new one, or one that has aged.
+// place returns a client's place: the client's own, a new one, one that another client left and did not use,
+// or one that has aged.
 func (s *Server) place(now clock.Time, h *hello) (*member, error) {
 	of := int(h.Of)
 	if m := s.members[h.Client]; m != nil {
@@ -268,10 +270,10 @@ func (s *Server) place(now clock.Time, h *hello) (*member, error) {
 	return m, nil
 }
 
-// mostNumber is the greatest number of a client: it is a part of values and of locks.
+// mostNumber is the largest number of a client, which is a part of values and of locks.
 const mostNumber = 1<<18 - 1
 
-// free is a place that nobody has had.
+// free returns a place that no client has had.
 func (s *Server) free(of int) (*member, error) {
 	if len(s.members) == s.spec.Clients {
 		return nil, fmt.Errorf("there is room for %d clients, and so many have come: start the memory node with more (--clients), or wait %v, if some have gone", s.spec.Clients, Lease)
@@ -290,7 +292,7 @@ func (s *Server) free(of int) (*member, error) {
 	return m, nil
 }
 
-// first is the first member that is so, with room for so many sessions; nil: none is.
+// first returns the first place, with room for so many sessions, for which so is true; nil: there is none.
 func (s *Server) first(of int, so func(*member) bool) (m *member) {
 	for _, x := range s.members {
 		if x.room >= of && so(x) && (m == nil || x.place < m.place) {
@@ -300,7 +302,7 @@ func (s *Server) first(of int, so func(*member) bool) (m *member) {
 	return m
 }
 
-// errTwice: a session asks for a connection, and has one.
+// errTwice is the error if a session asks for a connection and has one.
 var errTwice = errors.New("the session is connected already")
 
 // Deadline implements host.App.
@@ -311,7 +313,7 @@ func (s *Server) Deadline() clock.Time {
 	return min(s.agent.Deadline(), s.lookAt)
 }
 
-// requested answers a ConnectRequest; an error: it is to be rejected, with that text.
+// requested answers a ConnectRequest. An error is the text with which the request is to be rejected.
 func (s *Server) requested(now clock.Time, e cm.Event) error {
 	var h hello
 	if err := unpack(e.PrivateData, &h); err != nil || h.Magic != magic {
@@ -331,7 +333,7 @@ func (s *Server) requested(now clock.Time, e cm.Event) error {
 		return fmt.Errorf("session %d of %d: the client came with %d", h.Session, h.Of, m.of)
 	}
 	if id := m.sessions[h.Session]; id != nil {
-		_ = id.Disconnect(now) // or that is under way
+		_ = id.Disconnect(now) // an error means that the connection is being ended
 		return errTwice
 	}
 	qp, err := s.nic.CreateQP(rnic.QPInit{PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq, Access: access, MaxSend: 1, MaxRecv: 1})
@@ -354,7 +356,7 @@ func (s *Server) requested(now clock.Time, e cm.Event) error {
 	return nil
 }
 
-// errLater: the connection is not there yet.
+// errLater means that there is no connection yet.
 var errLater = errors.New("not connected yet")
 
 // dialer makes the connections of a client's sessions.
@@ -369,20 +371,20 @@ type dialer struct {
 	asked    int
 	up       int
 	head     head
-	told     []byte // what the first answer announced; nil: there is none yet
-	fits     bool   // what it announced is what the client wants
+	told     []byte // what the server's first answer announced; nil: there is no answer yet
+	fits     bool   // the client can work with the announcement
 	ending   bool
 	err      error
 	beatAt   clock.Time
 	shutting map[onesided.Dead]*shutting
 }
 
-// session is a connection of a session.
+// session has the connection of a session.
 type session struct {
 	id    *cm.ID
 	qp    *rnic.QP
 	state connState
-	acks  uint64 // that had come when it was looked at last
+	acks  uint64 // responses that had arrived at the last beat
 }
 
 type connState uint8
@@ -390,10 +392,10 @@ type connState uint8
 const (
 	apart  connState = iota
 	asked            // for a connection
-	ready            // connected, and nobody uses it yet
-	used             // by the client library
-	lost             // it has ended, and the client library does not know
-	parted           // an end is asked for
+	ready            // connected, and not used yet
+	used             // used by the client library
+	lost             // ended, which the client library does not know
+	parted           // being ended by this side
 )
 
 func newDialer(k *Kind, nic *rnic.NIC, peer netip.Addr, mac [6]byte, sessions int, nonce uint64) (*dialer, error) {
@@ -434,7 +436,7 @@ func (d *dialer) fail(err error) {
 	}
 }
 
-// step takes what has happened to connections, and asks for those that are missing.
+// step handles what has happened to connections, and asks for those that are missing.
 func (d *dialer) step(now clock.Time) bool {
 	did := d.agent.Step(now)
 	if now >= d.beatAt {
@@ -449,7 +451,7 @@ func (d *dialer) step(now clock.Time) bool {
 		d.event(now, e)
 	}
 	for i := range d.sessions {
-		// The first alone, until it is known that the server has what is wanted.
+		// Only the first session asks until it is known that the client can work with the announcement.
 		if d.asked == asking || d.err != nil || d.ending || !d.fits && i > 0 {
 			break
 		}
@@ -461,7 +463,7 @@ func (d *dialer) step(now clock.Time) bool {
 	return did
 }
 
-// beat says something over the connections that have been quiet.
+// beat sends an empty WRITE over each connection over which nothing has arrived since the last beat.
 func (d *dialer) beat(now clock.Time) {
 	d.beatAt = now.Add(beat)
 	for i := range d.sessions {
@@ -471,7 +473,7 @@ func (d *dialer) beat(now clock.Time) {
 		}
 		n := s.qp.Stats().RxResponses
 		if n == s.acks {
-			// Nobody waits for its end; should it fail, the queue pair has.
+			// Nothing waits for the completion. If the WRITE fails, the queue pair fails with it.
 			_ = s.qp.PostSend(&rnic.SendWR{ID: uint64(i), Op: rnic.OpWrite})
 		}
 		s.acks = n
@@ -507,7 +509,7 @@ func (d *dialer) event(now clock.Time, e cm.Event) {
 		return
 	case cm.Rejected:
 		switch {
-		case e.Reason == cm.ReasonStale: // the server has forgotten another one, of a client before
+		case e.Reason == cm.ReasonStale: // the server ends an earlier connection of this session first
 		case e.Reason == cm.ReasonInvalidServiceID:
 			d.fail(fmt.Errorf("%v is no memory node of quillon rack", d.peer.IP))
 		case e.Reason == cm.ReasonConsumer:
@@ -522,7 +524,7 @@ func (d *dialer) event(now clock.Time, e cm.Event) {
 	case cm.Disconnected:
 		d.up--
 		if s.state == used {
-			s.state = lost // what is posted now completes as failed
+			s.state = lost // what is posted from now on completes with an error
 		}
 		if b := bytes.TrimRight(e.PrivateData, "\x00"); len(b) > 0 && !d.ending {
 			d.fail(fmt.Errorf("the memory node %v says goodbye: %s", d.peer.IP, b))
@@ -538,7 +540,7 @@ func (s *session) forget() {
 	*s = session{}
 }
 
-// answered takes what a server said.
+// answered takes the private data of a server's answer.
 func (d *dialer) answered(b []byte) error {
 	var h head
 	if err := unpack(b, &h); err != nil || h.Magic != magic || int(h.Len) > len(b)-headLen {
@@ -555,7 +557,7 @@ func (d *dialer) answered(b []byte) error {
 	return nil
 }
 
-// dial is what client libraries call: it gives a session its next connection, and ends the one before.
+// dial is called by client libraries: it gives a session its next connection, and ends the one before.
 func (d *dialer) dial(now clock.Time, i int) (*rnic.QP, error) {
 	s := &d.sessions[i]
 	switch s.state {
@@ -563,10 +565,10 @@ func (d *dialer) dial(now clock.Time, i int) (*rnic.QP, error) {
 		s.state = used
 		return s.qp, nil
 	case used:
-		// Nothing of the connection before may come later.
+		// Nothing of the earlier connection may arrive later.
 		s.state = parted
 		if s.id.Disconnect(now) != nil {
-			s.qp.Destroy() // it has ended, and the event is on its way
+			s.qp.Destroy() // the connection has ended, and the event is on its way
 		}
 	case lost:
 		s.forget()
@@ -574,20 +576,20 @@ func (d *dialer) dial(now clock.Time, i int) (*rnic.QP, error) {
 	return nil, errLater
 }
 
-// end asks for the end of all connections.
+// end ends all connections.
 func (d *dialer) end(now clock.Time) {
 	d.ending = true
 	for i := range d.sessions {
 		if s := &d.sessions[i]; s.state == ready || s.state == used {
 			s.state = parted
-			_ = s.id.Disconnect(now) // or it has ended
+			_ = s.id.Disconnect(now) // an error means that the connection has ended
 		} else if s.state == lost {
 			s.forget()
 		}
 	}
 }
 
-// ended reports whether there are none.
+// ended reports whether no connection is left.
 func (d *dialer) ended() bool {
 	return !slices.ContainsFunc(d.sessions, func(s session) bool { return s.state != apart })
 }

@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// child makes this test binary build a rack, say which namespaces it has, and
-// wait to be killed.
+// child makes this test binary build a rack, print its namespaces, and wait until it is killed.
 const child = "QUILLON_TOPO_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -44,13 +43,13 @@ func TestMain(m *testing.M) {
 	}
 	out.WriteString("stands\n")
 	out.Flush()
-	// Not select {}: the runtime would call a program that only waits dead.
+	// Not select {}: the runtime takes a program that only waits for dead.
 	for {
 		_, _ = unix.Select(0, nil, nil, nil, nil)
 	}
 }
 
-// inhabited are the network namespaces that some process is in.
+// inhabited returns the network namespaces of all threads of the machine.
 func inhabited() map[string]bool {
 	all := map[string]bool{}
 	tasks, _ := filepath.Glob("/proc/[0-9]*/task/*/ns/net")
@@ -64,7 +63,7 @@ func inhabited() map[string]bool {
 
 func TestNothingIsLeftAfterSIGKILL(t *testing.T) {
 	build(t, Config{Compute: 1}).Close()
-	// The death signal follows the thread that started the child.
+	// The death signal comes when the thread ends that started the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := exec.Command("/proc/self/exe")

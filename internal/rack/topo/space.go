@@ -21,7 +21,7 @@ type Space struct {
 	ns    *os.File
 }
 
-// errClosed: the space's thread is gone.
+// errClosed is the error of Do when the space's thread has ended.
 var errClosed = errors.New("namespace is closed")
 
 // NewSpace makes a network namespace. With mounts it also gets a mount
@@ -42,7 +42,7 @@ func NewSpace(mounts bool) (*Space, error) {
 func (s *Space) hold(mounts bool, ready chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// The main thread cannot end before the process: leave it alone.
+		// The main thread cannot end before the process, so it must not be used.
 		go s.hold(mounts, ready)
 		<-s.done
 		runtime.UnlockOSThread()
@@ -86,7 +86,7 @@ func (s *Space) enter(mounts bool) error {
 			}
 		}
 	}
-	// Kernel addresses are of no use here, and IPv6 would send of its own.
+	// Kernel addresses are of no use here, and the kernel's IPv6 would send frames unasked.
 	for _, conf := range []string{"all", "default"} {
 		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/disable_ipv6", []byte("1"), 0)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -101,8 +101,8 @@ func (s *Space) enter(mounts bool) error {
 	return nil
 }
 
-// supported makes an error that means that this kernel or container does not
-// allow it port.ErrNotSupported as well.
+// supported adds port.ErrNotSupported to an error that means that this kernel or container does not allow the
+// operation.
 func supported(err error) error {
 	for _, e := range []error{unix.EPERM, unix.EACCES, unix.EOPNOTSUPP, unix.ENOSYS, unix.ENODEV} {
 		if errors.Is(err, e) {
@@ -112,9 +112,8 @@ func supported(err error) error {
 	return err
 }
 
-// Do runs f on the thread inside the namespace: sockets that f makes belong
-// to it for good and may be used from any goroutine, and so do processes that
-// f starts. The thread lives until Close, so a process started with
+// Do runs f on the thread inside the namespace. Sockets and processes that f makes belong to the namespace
+// for good; sockets may be used from any goroutine. The thread lives until Close, so a process started with
 // Pdeathsig lives as long. f must not call Do of the same space.
 func (s *Space) Do(f func() error) (err error) {
 	ran := make(chan struct{})
@@ -131,8 +130,7 @@ func (s *Space) Do(f func() error) (err error) {
 	}
 }
 
-// Close ends the thread, after the Do that is running; the namespace goes when
-// nothing else is in it.
+// Close ends the thread, after a Do that is running. The namespace ends when nothing else is in it.
 func (s *Space) Close() {
 	s.once.Do(func() { close(s.quit) })
 	<-s.done

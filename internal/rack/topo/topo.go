@@ -19,9 +19,10 @@ import (
 // Config describes a rack.
 type Config struct {
 	Compute int // compute nodes, 1 to 64; 0 = 3
-	// Memory nodes, 1 to 8; 0 = 1. Several are on a bridge of their own behind the inline place.
+	// Memory is the number of memory nodes, 1 to 8; 0 = 1. Several are on a bridge of their own behind the
+	// inline place.
 	Memory int
-	// Flat: memory nodes are on the bridge with all others, and there is no inline place.
+	// Flat: memory nodes are on the same bridge as all other nodes, and there is no inline place.
 	Flat bool
 	MTU  int // of all links, 1280 to 9000; 0 = 1500
 	IPv6 bool
@@ -36,13 +37,13 @@ const (
 	Metadata Role = "metadata"
 )
 
-// Addr is how others reach a node.
+// Addr is the address of a node.
 type Addr struct {
 	MAC [6]byte
 	IP  netip.Addr
 }
 
-// Interface is the name of every node's only link.
+// Interface is the name of the only link in each node's namespace.
 const Interface = "eth0"
 
 // Node is one machine of the rack.
@@ -53,21 +54,20 @@ type Node struct {
 	Space *Space
 }
 
-// Topology is a rack that stands.
+// Topology is a rack that was built.
 type Topology struct {
 	MTU int
-	// Nodes: the compute nodes, then memory, then metadata.
+	// Nodes has the compute nodes first, then memory, then metadata.
 	Nodes []Node
-	// Switch has the bridge and both ends of the inline place.
+	// Switch is the namespace with the bridge and both ends of the inline place.
 	Switch *Space
-	// Inline are the two interfaces, in Switch, that the bump in the wire
-	// joins: the first leads to the bridge, the second to the memory nodes.
+	// Inline are the two interfaces, in Switch, between which the middlebox runs: the first leads to the
+	// bridge, the second to the memory nodes.
 	Inline [2]string
 	flat   bool
 }
 
-// Plan lists the nodes of a rack, without making anything: names, roles and
-// addresses.
+// Plan returns the nodes of a rack, with names, roles and addresses, and makes nothing.
 func Plan(c Config) ([]Node, error) {
 	c.Compute = cmp.Or(c.Compute, 3)
 	if c.Compute < 1 || c.Compute > 64 {
@@ -136,16 +136,15 @@ func New(c Config) (_ *Topology, err error) {
 	return t, nil
 }
 
-// A bridge's port forwards once the kernel has noticed that its link is up,
-// which it looks at up to a second later.
+// A port of a bridge forwards once the kernel has noticed that its link is up, which takes up to a second.
 const (
 	noticeEvery = time.Millisecond
 	noticeTries = 10_000
 	forwarding  = "3" // BR_STATE_FORWARDING
 )
 
-// Forwards waits until every port of the bridges forwards: one whose other end was down for a moment,
-// as when something opens an interface of the inline place, does not for up to a second.
+// Forwards waits until every port of the bridges forwards. A port whose other end was down for a moment does
+// not forward for up to a second. That happens when a process opens an interface of the inline place.
 func (t *Topology) Forwards() error { return t.Switch.Do(t.forwards) }
 
 // forwards is Forwards; it runs in the switch namespace.
@@ -171,7 +170,7 @@ func (t *Topology) forwards() error {
 	return nil
 }
 
-// bridge makes one of the rack's.
+// bridge makes one of the rack's bridges.
 func (t *Topology) bridge(name string) (netlink.Link, error) {
 	off, ageing := false, uint32(0)
 	br := &netlink.Bridge{
@@ -199,7 +198,7 @@ func (t *Topology) wire() error {
 			others = append(others, n.Addr.MAC)
 		}
 	}
-	back := front // of memory nodes; nil: there is one, on the inline place itself
+	back := front // the bridge of the memory nodes; nil: there is one node, at the inline place itself
 	switch {
 	case t.flat:
 	case len(memory) == 1:
@@ -255,7 +254,7 @@ func (t *Topology) wire() error {
 	return LinkUp("br")
 }
 
-// veth makes a pair; the peer is in n's namespace, or here when n is nil.
+// veth makes a veth pair; the peer is in n's namespace, or here if n is nil.
 func (t *Topology) veth(local, peer string, n *Node) error {
 	v := &netlink.Veth{
 		LinkAttrs:       netlink.LinkAttrs{Name: local, MTU: t.MTU, TxQLen: 1000, NumTxQueues: 1, NumRxQueues: 1},
@@ -274,7 +273,7 @@ func (t *Topology) veth(local, peer string, n *Node) error {
 	return nil
 }
 
-// join makes a link a port of the bridge, behind which these addresses are found.
+// join makes a link a port of the bridge, and enters addresses that are behind this port.
 func join(br netlink.Link, name string, macs ...[6]byte) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -301,9 +300,9 @@ func join(br netlink.Link, name string, macs ...[6]byte) error {
 	return nil
 }
 
-// LinkUp sets a link's offloads and brings it up. Checksums must be in the
-// frames that AF_XDP sees. GRO makes a veth take what XDP redirects to it;
-// the kernel tells its other end so only when it is set on a link that is up.
+// LinkUp sets a link's offloads and brings it up. Checksum offload is off, because AF_XDP must see frames
+// with their checksums. GRO makes a veth take frames that XDP redirects to it; the kernel tells the other end
+// so only if GRO is set while the link is up.
 func LinkUp(name string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -325,7 +324,7 @@ func LinkUp(name string) error {
 	return nil
 }
 
-// feature sets an offload of a link of the calling thread's namespace.
+// feature sets an offload of a link in the namespace of the calling thread.
 func feature(link, name string, on bool) error {
 	e, err := ethtool.Open()
 	if err != nil {
@@ -338,8 +337,7 @@ func feature(link, name string, on bool) error {
 	return nil
 }
 
-// Close removes the links and lets the namespaces go. Processes that run in them
-// must have been stopped.
+// Close removes the links and the namespaces. Processes that run in them must have been stopped.
 func (t *Topology) Close() error {
 	var errs []error
 	if t.Switch != nil {
@@ -352,7 +350,7 @@ func (t *Topology) Close() error {
 				if l.Type() != "veth" && l.Type() != "bridge" {
 					continue
 				}
-				// The other end of a pair is gone with the first.
+				// When one end of a pair is removed, the other end is gone, too.
 				var gone netlink.LinkNotFoundError
 				if err := netlink.LinkDel(l); err != nil && !errors.As(err, &gone) && !errors.Is(err, unix.ENODEV) {
 					return fmt.Errorf("cannot remove %s: %w", l.Attrs().Name, err)
@@ -370,10 +368,10 @@ func (t *Topology) Close() error {
 	return errors.Join(errs...)
 }
 
-// Veth makes a pair of links of one queue, far in b and near in a, and brings both up.
+// Veth makes a veth pair with one queue, near in a and far in b, and brings both ends up.
 func Veth(a *Space, near string, b *Space, far string) error { return VethOf(1, a, near, b, far) }
 
-// VethOf is Veth with so many queues.
+// VethOf is Veth for this number of queues.
 func VethOf(queues int, a *Space, near string, b *Space, far string) error {
 	err := a.Do(func() error {
 		return supported(netlink.LinkAdd(&netlink.Veth{

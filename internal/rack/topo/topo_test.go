@@ -18,7 +18,7 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// build makes a rack, or skips where the kernel does not let us.
+// build makes a rack, or skips the test where the kernel does not allow one.
 func build(t *testing.T, c Config) *Topology {
 	t.Helper()
 	top, err := New(c)
@@ -32,7 +32,7 @@ func build(t *testing.T, c Config) *Topology {
 	return top
 }
 
-// namespaces are the network namespaces (netns) that some thread of this process is in.
+// namespaces returns the network namespaces (netns) of this process's threads.
 func namespaces(t *testing.T) []string {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
@@ -48,7 +48,7 @@ func namespaces(t *testing.T) []string {
 	return ns
 }
 
-// eventually waits for something that the kernel does in its own time.
+// eventually waits for a change that the kernel makes in its own time.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !ok(); {
@@ -101,8 +101,7 @@ func TestFramesFindTheirNode(t *testing.T) {
 			if _, err := unix.Write(fds[top.Nodes[0].Name], frame); err != nil {
 				t.Fatal(err)
 			}
-			// The memory node's cable is open: its frames come as far as the
-			// inline place.
+			// The memory node's cable is open: frames to this node come only to the inline place.
 			fd := fds[to.Name]
 			if to.Role == Memory {
 				fd = inline
@@ -178,13 +177,13 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// Without privileges nothing is made, and the error says that it cannot be.
+// Without privileges nothing is made, and the error says that root is needed.
 func TestUnprivileged(t *testing.T) {
 	var denied error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// The thread ends with its goroutine: no other runs without root.
+		// The thread ends with its goroutine, so no other goroutine runs without root.
 		runtime.LockOSThread()
 		if _, _, e := syscall.RawSyscall(syscall.SYS_SETUID, 65534, 0, 0); e != 0 {
 			denied = fmt.Errorf("this needs root to give up: %w", e)

@@ -12,41 +12,41 @@ import (
 	"github.com/quillon/quillon/internal/rack/topo"
 )
 
-// Interface is the name of the hosts' link.
+// Interface is the name of the link in the hosts' namespace.
 const Interface = "eth0"
 
-// Lengths of IP packets: on the wire, and from hosts, which leave room for the
-// tunnel (20 of the outer header, 8 + 8 + 16 of ESP and up to 5 of its trailer).
+// The longest IP packets, in bytes: on the wire, and of hosts. The difference is for the tunnel: 20 of the
+// outer header, 8 + 8 + 16 of ESP, and up to 5 of its trailer.
 const (
 	WireMTU = 1500
 	HostMTU = 1440
 )
 
-// Ports that servers have, and that nobody may open.
+// Service is the port of the servers; no host may open connections to Forbidden.
 const (
 	Service   = 5201 // TCP and UDP
 	Forbidden = 5202
 )
 
-// Site is one end of the network.
+// Site is one of the two ends of the network.
 type Site struct {
 	Name string
-	// Hosts is the namespace of the hosts; nil in what Sites says.
+	// Hosts is the namespace of the hosts; nil in the result of Sites.
 	Hosts *topo.Space
 	MAC   [6]byte
-	// Addresses: of the client; of the server; of the board's NAPT, which the
-	// client is seen with; of the board's end of the tunnel.
+	// Client and Server are the addresses of the hosts. Shared is the address of the board's NAPT, by which
+	// others see the client. Tunnel is the address of the board's end of the tunnel.
 	Client, Server, Shared, Tunnel netip.Addr
-	// Public has Server and Shared, Private the Client.
+	// Public contains Server and Shared; Private contains Client.
 	Public, Private netip.Prefix
-	// Inline are the board's interfaces in Boards: to the hosts, and to the wire.
+	// Inline are the board's interfaces in Boards: the first leads to the hosts, the second to the wire.
 	Inline [2]string
-	// SPI and Key protect what leaves the site.
+	// SPI and Key protect what the site sends.
 	SPI uint32
 	Key string
 }
 
-// Sites are both ends, without making anything.
+// Sites returns both ends, without making anything.
 func Sites() [2]Site {
 	a, p := netip.MustParseAddr, netip.MustParsePrefix
 	return [2]Site{{
@@ -62,14 +62,15 @@ func Sites() [2]Site {
 	}}
 }
 
-// Keys is the file of keys that both boards have.
+// Keys returns the content of the key file, which both boards have.
 func Keys() string {
 	s := Sites()
 	return fmt.Sprintf("%#x %s\n%#x %s\n", s[0].SPI, s[0].Key, s[1].SPI, s[1].Key)
 }
 
-// Rules are those of a site's firewall: the client may open connections to the
-// other site's server, who at the other site may to this one's, and nobody else anything.
+// Rules returns the rules of a site's firewall. The site's private hosts may open connections to the other
+// site's public addresses, and the other site's public addresses may open connections to this site's server.
+// Nothing else is allowed.
 func (s *Site) Rules() []string {
 	t := s.other()
 	var r []string
@@ -89,8 +90,8 @@ func (s *Site) other() Site {
 	return all[0]
 }
 
-// Tasks are the network tasks of a site's board, by name, as a deployment in YAML
-// has them: fw, nat and aes. keys is the file of Keys.
+// Tasks returns the network tasks of a site's board, by name, in the form that a deployment in YAML has: fw,
+// nat and aes. keys is the name of a file with Keys.
 func (s *Site) Tasks(keys string, rules []string) map[string]string {
 	t := s.other()
 	return map[string]string{
@@ -101,19 +102,19 @@ func (s *Site) Tasks(keys string, rules []string) map[string]string {
 	}
 }
 
-// Net is both sites, the place for the boards, and the wire.
+// Net is both sites, the place for the boards, and the wire between the boards.
 type Net struct {
 	Sites [2]Site
 	// Boards is the namespace of both boards' interfaces.
 	Boards *topo.Space
-	// Wire is a namespace with a bridge between Tap[0], behind which the first
-	// site's board is, and Tap[1]; nil when the wire is a link.
+	// Wire is a namespace with a bridge between Tap[0], which leads to the first site's board, and Tap[1];
+	// nil if the wire is a link.
 	Wire *topo.Space
 	Tap  [2]string
 }
 
-// New makes the network. With a tap frames cross a bridge, where they can be seen.
-// Without root the error wraps port.ErrNotSupported. On an error nothing is left.
+// New makes the network. With tap the frames on the wire cross a bridge, where they can be captured. Without
+// root the error wraps port.ErrNotSupported. After an error nothing is left behind.
 func New(tap bool) (_ *Net, err error) {
 	n := &Net{Sites: Sites(), Tap: [2]string{"a-tap", "b-tap"}}
 	defer func() {
@@ -152,7 +153,7 @@ func New(tap bool) (_ *Net, err error) {
 	return n, n.Wire.Do(n.bridge)
 }
 
-// bridge joins both taps, in the namespace of the wire.
+// bridge joins both taps; it runs in the namespace of the wire.
 func (n *Net) bridge() error {
 	off := false
 	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br", MTU: WireMTU}, MulticastSnooping: &off}
@@ -171,8 +172,8 @@ func (n *Net) bridge() error {
 	return netlink.LinkSetUp(br)
 }
 
-// configure gives the hosts' link its addresses and routes. Neighbours are fixed:
-// nothing but what hosts say to each other is on the wire.
+// configure gives the hosts' link its addresses and routes. Neighbours are fixed, so that only what hosts
+// send to each other is on the wire.
 func (s *Site) configure() error {
 	l, err := netlink.LinkByName(Interface)
 	if err != nil {
@@ -214,7 +215,7 @@ func network(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}
 }
 
-// Close takes everything away. Processes there must have been stopped.
+// Close removes everything. Processes in the namespaces must have been stopped.
 func (n *Net) Close() {
 	for _, s := range []*topo.Space{n.Boards, n.Wire, n.Sites[0].Hosts, n.Sites[1].Hosts} {
 		if s != nil {

@@ -21,8 +21,8 @@ func TestZipfFrequencies(t *testing.T) {
 		}
 	}
 	z := zeta(keys, DefaultTheta)
-	// The two first ranks are exact in the method; the rest is a continuous
-	// approximation, so whole bands are compared.
+	// The method is exact for the two first ranks. For the rest it is a continuous approximation, so whole
+	// bands are compared.
 	for i, tol := range []float64{0.02, 0.03} {
 		want := draws * math.Pow(float64(i+1), -DefaultTheta) / z
 		if d := math.Abs(float64(n[i])-want) / want; d > tol {
@@ -45,8 +45,7 @@ func TestZipfFrequencies(t *testing.T) {
 	}
 }
 
-// From exponent 1 on the draws are exact: every rank that is drawn often enough
-// is compared.
+// From exponent 1 on the draws are exact: every rank that is drawn often enough is compared.
 func TestSteepFrequencies(t *testing.T) {
 	for _, theta := range []float64{1, 1.2, 1.5, 3} {
 		const keys, draws = 1024, 400_000
@@ -91,7 +90,7 @@ func TestUniform(t *testing.T) {
 	}
 }
 
-// The constant that YCSB carries must come out of the approximation.
+// The approximation must give the constant that YCSB has in its source.
 func TestZetaOfYCSB(t *testing.T) {
 	if z := zeta(scrambledItems, DefaultTheta); math.Abs(z-scrambledZeta) > 1e-6 {
 		t.Fatalf("zeta = %.12f, YCSB has %.12f", z, scrambledZeta)

@@ -13,11 +13,11 @@ import (
 	"strings"
 )
 
-// mostRows bounds a file of curves.
+// mostRows bounds the rows of a file of curves.
 const mostRows = 100_000
 
-// against is p with the curves of a file in the place of its own. A first line that
-// begins with "x" names the columns.
+// against returns a copy of p with the curves of a CSV file in place of the published ones. If the first line
+// begins with "x", it names the columns.
 func (p *Published) against(path string) (*Published, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -64,7 +64,7 @@ func (p *Published) against(path string) (*Published, error) {
 	return &own, nil
 }
 
-// row adds a point of a file.
+// row adds a point to p, which belongs to a curve of figure: x, y, series, and perhaps the panel.
 func (p *Published) row(figure *Published, row []string) error {
 	if len(row) < 3 || len(row) > 4 {
 		return fmt.Errorf("%d columns; there are x, y, series and, if need be, panel", len(row))

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Curves of one's own are compared with the same tables and tolerances, whatever the parameters.
+// The user's curves are compared with the same tables and tolerances, whatever the parameters.
 func TestAgainst(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mine.csv")
 	write := func(text string) {
@@ -41,7 +41,7 @@ func TestAgainst(t *testing.T) {
 		t.Error("a picture without their curves, or without what was missed")
 	}
 
-	// Without curves of one's own nothing is compared, and nothing published is drawn.
+	// Without curves of the user nothing is compared, and no published curve is drawn.
 	par.Against, par.Threads, par.Quick = "", []int{2}, true
 	if r, err = fs[0].Run(context.Background(), par, nil); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestAgainst(t *testing.T) {
 	}
 }
 
-// Asking for what was published changes nothing.
+// Parameters that are equal to the published ones change nothing.
 func TestUsual(t *testing.T) {
 	zipf, other := fileZipf, 0.99
 	for _, f := range All() {
@@ -101,7 +101,8 @@ func TestUsual(t *testing.T) {
 	}
 }
 
-// Twelve curves can be told from each other, and those that differ by ten times have a logarithmic ordinate.
+// Twelve curves look different from each other. Curves that differ by a factor of ten have a logarithmic
+// ordinate.
 func TestLooks(t *testing.T) {
 	p, err := load("six-host-run")
 	if err != nil {
@@ -132,7 +133,7 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-// Misses that are known are told from others; none is hidden.
+// Known misses are shown apart from others. No miss is hidden.
 func TestKnown(t *testing.T) {
 	v := func(x float64) *float64 { return &x }
 	missed := func(x, ours float64) Point {

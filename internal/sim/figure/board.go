@@ -20,7 +20,7 @@ const (
 	nameHalfParallel = "Half-Parallel"
 )
 
-// boards are the figures of a SuperNIC's board.
+// boards returns the figures about a SuperNIC's board.
 func boards() []*Figure {
 	last := "753.1–753.5 two NT2"
 	fs := []*Figure{
@@ -91,12 +91,12 @@ func boards() []*Figure {
 		}},
 	}
 	for _, f := range fs {
-		f.strict = f.ID != "5.20-timeline" // some packets a sample
+		f.strict = f.ID != "5.20-timeline" // 5.20-timeline has only a few packets in each sample
 	}
 	return fs
 }
 
-// Why points of a board's figures are outside the tolerance.
+// Why points of the figures about boards are outside the tolerance.
 const (
 	reasonCredit = "A credit is away for a pass of the scheduler here: 16 cycles, as the text says. With one credit the published board sends a packet each 11 cycles, " +
 		"which is less than its scheduler's delay; how a credit gets back is not described."
@@ -112,7 +112,7 @@ const (
 	reasonFew = "Some packets a sample."
 )
 
-// credits is figure 5.9.
+// credits makes the jobs of figure 5.9.
 func credits(p *Published, par Params) ([]job, error) {
 	var jobs []job
 	for _, s := range p.Quantities[0].Series {
@@ -147,8 +147,8 @@ dags: [{uid: 1, tenant: user, run: nt}]
 	return jobs, nil
 }
 
-// chained are the tasks of figures 5.14 and 5.15: n of 64 and 128 ns in turn, in so many regions. Tied, each
-// writes what the next one reads.
+// chained returns the deployment of figures 5.14 and 5.15: n tasks, of 64 ns and 128 ns in turn, in so many
+// regions. With tied each task writes what the next one reads.
 func chained(n int, tied bool, regions int) string {
 	var list, order strings.Builder
 	for i := range n {
@@ -166,10 +166,10 @@ func chained(n int, tied bool, regions int) string {
 		regions, (n+regions-1)/regions, list.String(), order.String())
 }
 
-// unloaded is the mean time of a packet in the core, in microseconds.
+// unloaded returns the mean time that a packet spends in the core of an idle board, in µs.
 func unloaded(ctx context.Context, par Params, c sim.SNICConfig) (float64, error) {
 	c.SNIC = sim.HTG9200()
-	c.Sources = []sim.Source{{UID: 1, Bytes: 64, Rates: []sim.Rate{{Gbit: 0.05}}}} // one each 10 µs
+	c.Sources = []sim.Source{{UID: 1, Bytes: 64, Rates: []sim.Rate{{Gbit: 0.05}}}} // a packet each 10 µs
 	c.Measure, c.Seed = time.Millisecond, par.Seed
 	r, err := sim.RunSNIC(ctx, c)
 	if err != nil {
@@ -181,7 +181,7 @@ func unloaded(ctx context.Context, par Params, c sim.SNICConfig) (float64, error
 	return float64(r.Sources[0].Core) / 1e3, nil
 }
 
-// schemes runs the curves of a figure of latencies by tasks.
+// schemes makes a job of each point of a figure of latency by number of tasks.
 func schemes(p *Published, par Params, scheme func(name string, n int) sim.SNICConfig) []job {
 	var jobs []job
 	for _, s := range p.Quantities[0].Series {
@@ -198,7 +198,7 @@ func schemes(p *Published, par Params, scheme func(name string, n int) sim.SNICC
 	return jobs
 }
 
-// sequence is figure 5.14.
+// sequence makes the jobs of figure 5.14.
 func sequence(p *Published, par Params) ([]job, error) {
 	return schemes(p, par, func(name string, n int) sim.SNICConfig {
 		switch name {
@@ -211,7 +211,7 @@ func sequence(p *Published, par Params) ([]job, error) {
 	}), nil
 }
 
-// parallel is figure 5.15.
+// parallel makes the jobs of figure 5.15.
 func parallel(p *Published, par Params) ([]job, error) {
 	return schemes(p, par, func(name string, n int) sim.SNICConfig {
 		switch name {
@@ -224,8 +224,9 @@ func parallel(p *Published, par Params) ([]job, error) {
 	}), nil
 }
 
-// topologies is figure 5.11: packets of 1 KB. The way begins in the endpoint, whose NIC is a PHY and a MAC (section 5.3):
-// those of the prototype, passed once. It ends in the rack's switch.
+// topologies makes the jobs of figure 5.11, with packets of 1 KB. A packet's way begins in the endpoint,
+// whose NIC is a PHY and a MAC (section 5.3): those of the prototype, passed once. It ends in the rack's
+// switch.
 func topologies(*Published, Params) ([]job, error) {
 	var jobs []job
 	for name, t := range map[string]sim.Topology{"single-sNIC": sim.Single, "intermediate-best": sim.Intermediate, "intermediate-worst": sim.Ring, "switch-attached": sim.SwitchAttached} {
@@ -237,14 +238,14 @@ func topologies(*Published, Params) ([]job, error) {
 	return jobs, nil
 }
 
-// Names of figure 5.19's curves that are run.
+// The curves of figure 5.19 that are run.
 const (
 	nameNoTasks = "DPDK OVS, no NT"
 	nameTasks   = "DPDK OVS, NTs on sNIC"
 )
 
-// cloud is figure 5.19: what hosts carry without tasks is sent through two
-// boards, in whose one region are all three.
+// cloud makes the jobs of figure 5.19. What hosts carry without tasks is sent through two boards in turn,
+// each with one region that has all three tasks.
 func cloud(p *Published, par Params) ([]job, error) {
 	var jobs []job
 	for _, s := range p.Quantities[0].Series {
@@ -286,13 +287,13 @@ dags: [{uid: 1, tenant: user, run: firewall -> nat -> aes}]
 	return jobs, nil
 }
 
-// twoUsers is figure 5.7's board, a unit being 10 Gb/s. What the users' tasks see
-// of their packets is made of packets that skip tasks: of eight of user 1's all
-// visit NT2, five NT1, four NT3 and two NT4; of three of user 2's two visit NT2
-// and all NT4. User 2's load is five times as high from change on. Before, the board has some epochs to get into step:
-// it begins to divide with the first packets.
+// twoUsers is the board of figure 5.7; a unit of the figure is 10 Gb/s here. Some packets skip tasks, so that
+// each task gets the published load: of eight packets of user 1 all visit NT2, five NT1, four NT3 and two
+// NT4; of three packets of user 2 two visit NT2 and all visit NT4. User 2's load is five times as high from
+// the time change on. The warm-up lasts some epochs, because the board begins to divide with the first
+// packets and must get into step.
 func twoUsers(par Params, change time.Duration) sim.SNICConfig {
-	// 64 credits, so that none is waited for.
+	// 64 credits, so that no packet waits for a credit.
 	const d = `
 regions: {count: 2, area: 4}
 tasks:
@@ -323,7 +324,7 @@ dags:
 	return c
 }
 
-// rates is what user u's packets got of a task from a time on, in Gb/s.
+// rates returns how many bits of user u's packets task handled from a time to another, in Gb/s.
 func rates(r *sim.SNICRun, c *sim.SNICConfig, task string, u int, from, to time.Duration) float64 {
 	sum, n := int64(0), 0
 	for w := int((c.Warmup + from) / c.Window); w < int((c.Warmup+to)/c.Window); w++ {
@@ -339,7 +340,7 @@ func rates(r *sim.SNICRun, c *sim.SNICConfig, task string, u int, from, to time.
 
 const epoch = 20 * time.Microsecond
 
-// workedExample is figure 5.7.
+// workedExample makes the job of figure 5.7.
 func workedExample(p *Published, par Params) ([]job, error) {
 	return []job{{name: "three epochs", cost: 1, run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
 		c := twoUsers(par, 2*epoch)
@@ -359,7 +360,8 @@ func workedExample(p *Published, par Params) ([]job, error) {
 	}}}, nil
 }
 
-// scaledOut is when the first PR of a run begins and when it ends.
+// scaledOut returns when the first partial reconfiguration (PR) of a run begins and when it ends, counted
+// from the end of the warm-up.
 func scaledOut(r *sim.SNICRun, c *sim.SNICConfig) (begins, ends time.Duration) {
 	for _, e := range r.Events {
 		switch e.Kind {
@@ -372,7 +374,7 @@ func scaledOut(r *sim.SNICRun, c *sim.SNICConfig) (begins, ends time.Duration) {
 	return 0, 0
 }
 
-// timeline is figure 5.20, by phase or by samples.
+// timeline makes the job of figure 5.20: values by phase, or samples.
 func timeline(phases bool) func(p *Published, par Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		return []job{{name: "810 epochs", cost: 1, run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
@@ -406,7 +408,7 @@ func timeline(phases bool) func(p *Published, par Params) ([]job, error) {
 							if _, err := fmt.Sscanf(at.name, "%f–%f", &from, &to); err != nil {
 								from, to = 502.5, 503.5
 							}
-							if late := float64(ends)/float64(epoch) - 752; from > 600 { // with another instance
+							if late := float64(ends)/float64(epoch) - 752; from > 600 { // a phase with a second NT2 moves with the end of PR, which these numbers have at epoch 752
 								from, to = from+late, to+late
 							}
 						} else {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// rerun is a figure that was rerun.
+// rerun runs a figure and compares it.
 func rerun(t *testing.T, id string, seed uint64) *Result {
 	t.Helper()
 	fs, err := Find(id)
@@ -26,9 +26,8 @@ func TestBoards(t *testing.T) {
 	for _, id := range []string{"5.7", "5.9", "5.11", "5.19"} {
 		rerun(t, id, 1)
 	}
-	rerun(t, "5.7", 2) // in the others nothing is random but gaps of packets
-	// From phase to phase each user gets what is published, to a tenth, or to the
-	// packets that there are in a phase of few.
+	rerun(t, "5.7", 2) // in the others only the gaps between packets are random
+	// In each phase each user gets the published throughput within 3.5 Gb/s.
 	r := rerun(t, "5.20", 1)
 	for _, c := range r.Panels[0].Curves {
 		for _, p := range c.Points {
@@ -40,7 +39,7 @@ func TestBoards(t *testing.T) {
 	rerun(t, "5.20-timeline", 1)
 }
 
-// Schemes come in the published order, however many tasks there are.
+// Schemes are in the published order for every number of tasks.
 func TestBoardSchemes(t *testing.T) {
 	for _, c := range []struct {
 		id    string

@@ -13,19 +13,19 @@ const (
 	nameReadWrite = "Write + read steering"
 )
 
-// What may be said of a figure's run.
+// Parameters and causes that several figures take.
 var (
 	takesNIC     = []string{"nic"}
 	cloverCauses = []string{causeKeys, causeMix, causeRounds, causeAlone}
 	takesStore   = []string{"keys", "zipf", "object-size", "steered-keys", "search", "hosts", "threads", "nic"}
 )
 
-// All are the figures that can be rerun, in the order of the papers, and then our own.
+// All returns the figures that can be rerun, in the order of the papers, and then this project's own.
 func All() []*Figure {
 	return slices.Concat(verbs(), throughputs(), perOperation(), words(), withShermans(rcuckoos()), []*Figure{shermanBox()}, herds(), chapter(slices.Concat(supernic(), boards(), clios())), []*Figure{cores()})
 }
 
-// verbs are figures of operations of RDMA alone.
+// verbs returns the figures about single RDMA operations.
 func verbs() []*Figure {
 	return []*Figure{
 		{
@@ -64,13 +64,14 @@ func verbs() []*Figure {
 	}
 }
 
-// overFUSEE is what the authors say of SwordBox beside FUSEE.
+// overFUSEE is what SwordBox's authors claim about SwordBox and FUSEE.
 var overFUSEE = ratio{"read+write steering with 392 threads over FUSEE with 128 clients", ref{0, nameReadWrite, 392}, ref{0, nameFUSEE, 128}}
 
-// fuseeLacks says what is not known of FUSEE's runs.
+// fuseeLacks says which parameters of FUSEE's runs are not known.
 var fuseeLacks = []string{"FUSEE's keys and objects are not published: the figure's own are taken, and 8 hosts"}
 
-// throughputs are figures of Clover by the number of threads, and what lies between them in the order.
+// throughputs returns the figures of Clover by number of threads, and the figures that stand between them in
+// the papers.
 func throughputs() []*Figure {
 	return []*Figure{
 		{
@@ -156,7 +157,7 @@ func throughputs() []*Figure {
 	}
 }
 
-// perOperation are figures of what an operation of Clover costs.
+// perOperation returns the figures of what an operation of Clover costs.
 func perOperation() []*Figure {
 	return []*Figure{
 		{
@@ -193,7 +194,7 @@ func perOperation() []*Figure {
 	}
 }
 
-// words are figures that the text tells, without a picture.
+// words returns the figures that have no picture: their values are in texts.
 func words() []*Figure {
 	return []*Figure{
 		{
@@ -244,8 +245,8 @@ func chapter(fs []*Figure) []*Figure {
 	return fs
 }
 
-// sixHostReasons are those of figures 2.4 and 2.11 to 2.14, whose quantities
-// the run has for every workload.
+// sixHostReasons are the reasons of figures 2.4 and 2.11 to 2.14, whose quantities six-host-run has for every
+// workload.
 func sixHostReasons() (rs []reason) {
 	rs = append(rs,
 		reason{series: "W / " + nameWrite, to: 6, text: reasonTrial},
@@ -260,8 +261,8 @@ func sixHostReasons() (rs []reason) {
 	return rs
 }
 
-// crowdedInputs are the curves of six-host-run that say what threads of a host cost each other, and those that are
-// the same but for a steering that has nothing to do there.
+// crowdedInputs are the curves of six-host-run from which the costs come that threads of a host cause each
+// other, and the curves that differ from these only by a steering that has nothing to do there.
 func crowdedInputs() (rs []reason) {
 	for _, name := range []string{crowdedReads, "C / " + nameWrite, "C / " + nameReadWrite, "W / " + nameWrite, crowdedWrites} {
 		rs = append(rs, reason{series: name, text: name + ": what threads of a host cost each other"})

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Each reason that takes points out of what was missed names an experiment: with its cause switched the
-// points that it names are inside the tolerance, and without it they are not. The first point of each reason is run;
-// with QUILLON_CAUSES=all, all of them.
+// Each reason that explains missed points names an experiment. With its cause switched, the points that it
+// names are inside the tolerance; without it they are not. The first point of each reason is run; with
+// QUILLON_CAUSES=all, all of them.
 func TestCauses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes up to half a minute")
@@ -51,13 +51,13 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-// overMixes reports whether the figure's abscissa are workloads.
+// overMixes reports whether the figure's abscissa is workloads.
 func (f *Figure) overMixes() bool {
 	p, err := load(f.data)
 	return err == nil && p.X.Scale == Category && (p.X.Label == "YCSB" || p.X.Label == "writes")
 }
 
-// What is the default is what takes points into the tolerance: without it they are outside.
+// A default that brings points into the tolerance is needed: without it they are outside.
 func TestCauseOff(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes half a minute")
@@ -97,7 +97,7 @@ func TestCauseOff(t *testing.T) {
 	}
 }
 
-// at is a point of a figure over threads, or workloads, of which nothing else is run.
+// at runs one point of a figure over threads or workloads, and nothing else of the figure.
 func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 	t.Helper()
 	one := *f
@@ -140,7 +140,8 @@ func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 	return *pt
 }
 
-// The costs of threads on a host are found from two curves: these come out as they went in.
+// The costs of threads on a host were fitted to two curves. The model reproduces points of these curves within
+// 3 %.
 func TestCrowds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -167,7 +168,7 @@ func TestCrowds(t *testing.T) {
 	}
 }
 
-// WRITEs in the place of CASes are more from few queue pairs on, as published.
+// From few queue pairs on, WRITEs instead of CASes have a higher rate, as published.
 func TestReplacedGain(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

@@ -8,7 +8,7 @@ import (
 	"github.com/quillon/quillon/internal/sim"
 )
 
-// clios are the figures of YCSB on Clio's key/value store behind an sNIC.
+// clios returns the figures of YCSB on Clio's key/value store behind an sNIC.
 func clios() []*Figure {
 	plain, offload, cache := sim.ClioPlain.String(), sim.ClioOffload.String(), sim.ClioCache.String()
 	over := func(what, a, b string, mixes ...string) (rs []ratio) {
@@ -50,9 +50,8 @@ const copied = "-R"
 const reasonWrites = "Clio's SET is faster than its GET in the micro-benchmark that the model is made of, so A is Clio's fastest workload here. Published A is its slowest: " +
 	"by A and C a write takes 8.1 µs there, and it is not said what delays it."
 
-// stacks runs the curves that are Clio's, each workload for itself, and takes
-// what value says. A quick run has a tenth of the keys and operations, but with a
-// cache, since its hits depend on them.
+// stacks makes a job of each point of the curves that are Clio's; value picks the quantity. A quick run has a
+// tenth of the keys and operations. Not so with a cache, because its hits depend on them.
 func stacks(value func(*sim.ClioMeasured) float64) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		c := sim.ClioConfig{Keys: par.Keys, Clients: par.Hosts, Seed: par.Seed}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The figures of YCSB on Clio run, the same for the same seed, and have their
-// orders; what is not run is said, and is not counted.
+// The figures of YCSB on Clio give the same values for the same seed, with the published orders. Points that
+// are not run are named, and are not counted.
 func TestClio(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes up to half a minute")

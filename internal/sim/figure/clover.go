@@ -11,7 +11,7 @@ import (
 	tor "github.com/quillon/quillon/tor/clover"
 )
 
-// technique is a way to run Clover, by the name of its curves.
+// technique is a way to run Clover, with the name of its curves.
 type technique struct {
 	name string
 	mode tor.Mode
@@ -23,23 +23,24 @@ var techniques = []technique{{nameDefault, tor.Off}, {nameWrite, tor.Write}, {na
 type rack struct {
 	hosts, keys int
 	zipf        float64
-	// measure is the virtual time that operations in conflict are measured,
-	// calm that of others, at least.
+	// measure is the virtual time for which operations are measured that conflict; calm is the least time for
+	// others.
 	measure, calm time.Duration
 	// software: the middlebox is a machine with DPDK, not the switch.
 	software bool
-	// between is what a client does between two operations, beside the library.
+	// between is the time that a client spends between two operations, beside that of the library.
 	between time.Duration
-	// techniques that were run; nil = all.
+	// techniques are those that are run; nil: all.
 	techniques []technique
 }
 
-// contendedTime is how long operations in conflict are measured.
+// contendedTime is the virtual time for which operations that conflict are measured.
 const contendedTime = 8 * time.Millisecond
 
-// Keys and exponent of SwordBox's runs. The text of the dissertation has 1,024 keys and 0.99, and the authors' driver opens 1,000
-// keys; but workloads are read from files, and their plot of these (May 2022) has 128 keys, with exponents from 0 to 1.5, of
-// which the driver takes 1. It calls 128 steered keys all. See docs/SIMULATION.md, "Clover's runs".
+// Keys and exponent of SwordBox's runs. The text of the dissertation has 1,024 keys and 0.99, and the
+// authors' driver opens 1,000 keys. But workloads are read from files, and the authors' plot of these files
+// (May 2022) has 128 keys, with exponents from 0 to 1.5. The driver takes the file of exponent 1, and calls
+// 128 steered keys "all". See docs/SIMULATION.md, "Clover's runs".
 const (
 	fileKeys = 128
 	fileZipf = 1.0
@@ -56,17 +57,18 @@ var (
 	twoHosts = rack{hosts: 2, keys: 1024, zipf: 0.75, measure: contendedTime, software: true, techniques: techniques[:2]}
 )
 
-// usual are the published parameters.
+// usual returns the published parameters.
 func (r rack) usual() Params {
 	return Params{Hosts: r.hosts, Keys: r.keys, Zipf: &r.zipf, ObjectSize: 128, Threads: []int{fullHost}}
 }
 
-// fullHost is how many threads a host has in figures that do not say it: those of the authors' driver.
+// fullHost is the number of threads of a host where a figure does not say it: that of the authors' driver.
 const fullHost = 40
 
-// shareOf is the share of writes that was run where the text says another. What is read and written comes from files, and the authors'
-// generator of these (repository wantonsolutions/pDPM, clover/workload/ycsb_gen.cc) draws numbers from 0 to 99: those above 95 are
-// writes where the text has 5 %, those above 50 where it has 50 %. The bytes of six-host-run say the same: see docs/SIMULATION.md.
+// shareOf returns the share of writes that was run, which is not always that of the text. Operations come
+// from files, and the authors' generator of these (repository wantonsolutions/pDPM,
+// clover/workload/ycsb_gen.cc) draws numbers from 0 to 99: those above 95 are writes where the text has 5 %,
+// those above 50 where the text has 50 %. The bytes of six-host-run agree with that: see docs/SIMULATION.md.
 func shareOf(par Params, m tor.Mode, text float64) float64 {
 	if par.Cause == causeHalf && text == 1 && m == tor.Off {
 		text = 0.5
@@ -81,15 +83,13 @@ func shareOf(par Params, m tor.Mode, text float64) float64 {
 	return text
 }
 
-// queuePairsPerHost is how many queue pairs a host's threads share: a constant
-// of SwordBox's Clover.
+// queuePairsPerHost is how many queue pairs the threads of a host share: a constant of SwordBox's Clover.
 const queuePairsPerHost = 32
 
-// measured makes values of a figure of what was measured at one point.
+// measured turns what was measured at one point into values of a figure.
 type measured func(m *sim.CloverMeasured) []Value
 
-// job runs one point: a technique, a share of writes, and so many threads on
-// each host.
+// job makes the job of one point: a technique, a share of writes, and a number of threads on each host.
 func (r rack) job(par Params, t technique, writes float64, threads int, values measured) (job, error) {
 	nic, err := par.nic()
 	if err != nil {
@@ -114,7 +114,7 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	c := sim.CloverConfig{
 		Hosts: r.hosts, ThreadsPerHost: threads, WriteShare: shareOf(par, t.mode, writes), Keys: r.keys, Zipf: r.zipf,
 		ObjectSize: par.ObjectSize, Mode: t.mode, Search: search, SteeredKeys: par.SteeredKeys,
-		Args: graph.Args{"clients": "trusted"}, // as the papers trust them
+		Args: graph.Args{"clients": "trusted"}, // as in the papers
 		NIC:  nic, Seed: par.Seed,
 	}
 	c.Work, c.Request = sim.CloverLibrary()
@@ -132,19 +132,19 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	if par.Cause != causeTiming {
 		c.Work.Between = r.between
 	}
-	// Threads that share queue pairs cannot take turns on the simulated
-	// processors: where there are more threads than those, each has its own.
+	// Threads that share queue pairs cannot take turns on the simulated processors. If there are more threads
+	// than processors, each thread has a queue pair of its own.
 	if threads <= max(nic.Threads, 1) || nic.Threads == 0 {
 		c.QPs = min(threads, queuePairsPerHost)
 	}
-	// Few threads need longer for as many operations.
+	// Few threads need longer for the same number of operations.
 	c.Measure = max(r.calm, time.Millisecond, 40*time.Millisecond/time.Duration(r.hosts*threads))
 	if conflicts(t.mode, writes) {
 		c.Measure = r.measure
 	}
 	c.Warmup = c.Measure / 2
 	if r.software {
-		// The prototype keeps its tables without locks.
+		// The prototype's tables have no locks, so it has one core.
 		c.Middlebox = sim.DPDK(nic, sim.Rack100G())
 		c.Middlebox.Cores = 1
 	}
@@ -171,42 +171,46 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	}, nil
 }
 
-// What Params.Cause switches off in Clover's figures.
+// Causes of deviations that Params.Cause switches in Clover's figures.
 const (
 	// causeKeys takes keys and exponent from the text of the dissertation, not from the workloads' files.
 	causeKeys = "keys"
 	// causeMix takes the shares of writes from the text, not from the workloads' generator.
 	causeMix = "mix"
-	// causeRounds has threads of a host cost each other time for a round trip, and not for a request. The curves that
-	// the costs come from do not say which: they are of reads with two requests side by side.
+	// causeRounds has threads of a host cost each other time for each round trip, not for each request. The
+	// curves from which the costs come do not say which is right: they are of reads with two requests side by
+	// side.
 	causeRounds = "rounds"
 	// causeHalf runs default Clover with half writes where the figure has only writes.
 	causeHalf = "half"
-	// causeTiming lets clients begin the next operation at once, as in runs in which latencies are not taken.
+	// causeTiming lets clients begin the next operation at once, as in runs that take no latencies.
 	causeTiming = "timing"
-	// causeAlone has threads of a host cost each other nothing.
+	// causeAlone lets threads of a host cost each other nothing.
 	causeAlone = "alone"
 )
 
-// Curves of six-host-run that say what threads of a host cost each other. They are inputs there.
+// The curves of six-host-run from which the costs come that threads of a host cause each other. They are
+// inputs there.
 const (
 	crowdedReads  = "C / " + nameDefault
 	crowdedWrites = "W / " + nameReadWrite
-	// fullLink is with how many threads on a host, and more, reads fill the memory node's link.
+	// fullLink is the number of threads on a host from which on reads fill the memory node's link.
 	fullLink = 32
 )
 
-// crowded is what so many threads on a host cost each other: for a request, and for a write besides, in ns.
+// crowded is the time that so many threads on a host cost each other: for each request, and for each write in
+// addition, in ns.
 type crowded struct{ threads, request, write int }
 
-// crowds are found by running the curves crowdedReads and crowdedWrites until they come out as they are published: what requests
-// wait for in the rack is in the model, and not in here. TestCrowds runs them.
+// crowds was found by running the curves crowdedReads and crowdedWrites until they came out as published.
+// Times that requests wait in the rack are part of the model, and not in here. TestCrowds runs these curves.
 var crowds = []crowded{
 	{1, 200, 500}, {2, 250, 1660}, {4, 280, 1320}, {8, 340, 1900}, {16, 430, 2770}, {24, 510, 3760}, {32, 590, 5500}, {40, 670, 7550},
 }
 
-// crowd is what n threads on a host cost each other. Reads wait for the memory node's link from fullLink on, and the line of those
-// before goes on there; a write costs with more than the most threads what it costs with those.
+// crowd returns what n threads on a host cost each other. From fullLink threads on reads wait for the memory
+// node's link, so the line through the points before is continued. For more threads than crowds has, a write
+// costs as much as with the most threads.
 func crowd(n int) (request, write time.Duration) {
 	at := func(n int, of func(crowded) int, list []crowded) time.Duration {
 		i := 1
@@ -225,14 +229,13 @@ func crowd(n int) (request, write time.Duration) {
 	return request, at(min(n, last), func(c crowded) int { return c.write }, crowds)
 }
 
-// conflicts reports whether operations conflict with each other, and queues of
-// those that retry take long to fill.
+// conflicts reports whether operations conflict, so that queues of clients that retry take long to fill.
 func conflicts(m tor.Mode, writes float64) bool {
 	return writes > 0 && (m == tor.Off || m == tor.Write && writes < 1)
 }
 
-// threadsOf are the numbers of threads on each host: the published ones, or
-// those that are asked for. The published abscissas are threads of all hosts.
+// threadsOf returns the numbers of threads on each host: those of Params, or the published ones, which are
+// threads of all hosts together. own: the points come from a file of the user.
 func (r rack) threadsOf(par Params, published []coord, own bool) ([]int, error) {
 	if len(par.Threads) > 0 {
 		return par.Threads, nil
@@ -252,7 +255,7 @@ func (r rack) threadsOf(par Params, published []coord, own bool) ([]int, error) 
 	slices.Sort(n)
 	n = slices.Compact(n)
 	if par.Quick && len(n) > 2 {
-		// The first, and what is nearest to eight threads on a host.
+		// The first number, and the one nearest to eight.
 		near := n[0]
 		for _, x := range n {
 			if x <= 8 {
@@ -264,8 +267,7 @@ func (r rack) threadsOf(par Params, published []coord, own bool) ([]int, error) 
 	return n, nil
 }
 
-// byThreads makes jobs of a figure over threads: of every technique and number
-// of threads.
+// byThreads makes the jobs of a figure over threads, one for every technique and number of threads.
 func (r rack) byThreads(writes float64, name func(technique) string, value func(m *sim.CloverMeasured, v Value) []Value) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		var jobs []job
@@ -281,7 +283,7 @@ func (r rack) byThreads(writes float64, name func(technique) string, value func(
 			var published []coord
 			for q := range p.Quantities {
 				if !p.own && q < len(p.Quantities)-1 {
-					continue // 2.4 has a placeholder there
+					continue // in figure 2.4 only the last quantity has all techniques
 				}
 				for _, s := range p.Quantities[q].Series {
 					if s.Name == name(t) {
@@ -306,7 +308,7 @@ func (r rack) byThreads(writes float64, name func(technique) string, value func(
 	}
 }
 
-// throughput is figures 2.10 to 2.13.
+// throughput makes the jobs of figures 2.10 to 2.13.
 func throughput(writes float64) func(*Published, Params) ([]job, error) {
 	return sevenHosts.byThreads(writes, func(t technique) string { return t.name }, func(m *sim.CloverMeasured, v Value) []Value {
 		v.Y = m.OpsPerSecond / 1e6
@@ -314,7 +316,7 @@ func throughput(writes float64) func(*Published, Params) ([]job, error) {
 	})
 }
 
-// writeRedirection is figure 2 of WORDS '21.
+// writeRedirection makes the jobs of figure 2 of WORDS '21.
 func writeRedirection() func(*Published, Params) ([]job, error) {
 	return twoHosts.byThreads(0.5, func(t technique) string { return t.name }, func(m *sim.CloverMeasured, v Value) []Value {
 		v.Y = m.OpsPerSecond / 1e3
@@ -322,8 +324,8 @@ func writeRedirection() func(*Published, Params) ([]job, error) {
 	})
 }
 
-// successRate is figure 2.4: the authors' rate of default Clover, and packets
-// per operation of all techniques.
+// successRate makes the jobs of figure 2.4: the authors' success rate for default Clover, and packets per
+// operation for all techniques.
 func successRate() func(*Published, Params) ([]job, error) {
 	return sixHosts.byThreads(0.5, func(t technique) string { return t.name }, func(m *sim.CloverMeasured, v Value) []Value {
 		packets := v
@@ -336,13 +338,13 @@ func successRate() func(*Published, Params) ([]job, error) {
 	})
 }
 
-// workloads are YCSB's, by letter.
+// workloads are YCSB's, by letter, with their shares of writes.
 var workloads = []struct {
 	letter string
 	writes float64
 }{{"C", 0}, {"B", 0.05}, {"A", 0.5}, {"W", 1}}
 
-// sixHostRun is all of the run of June 2022: throughput, packets and bytes.
+// sixHostRun makes the jobs of the run of June 2022: throughput, packets and bytes.
 func sixHostRun(p *Published, par Params) ([]job, error) {
 	var jobs []job
 	for _, w := range workloads {
@@ -362,8 +364,8 @@ func sixHostRun(p *Published, par Params) ([]job, error) {
 	return jobs, nil
 }
 
-// byWrites makes jobs of a figure over the share of writes, at 40 threads on
-// each host; categories are shares in percent.
+// byWrites makes the jobs of a figure over the share of writes, with 40 threads on each host. The figure's
+// categories are shares in percent.
 func byWrites(r rack, value func(m *sim.CloverMeasured, t technique, v Value) []Value) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		threads := []int{fullHost}
@@ -388,7 +390,7 @@ func byWrites(r rack, value func(m *sim.CloverMeasured, t technique, v Value) []
 	}
 }
 
-// wireBytes is figure 2.14.
+// wireBytes makes the jobs of figure 2.14.
 func wireBytes() func(*Published, Params) ([]job, error) {
 	return byWrites(sevenHosts, func(m *sim.CloverMeasured, t technique, v Value) []Value {
 		v.Series, v.Y = t.name, m.BytesPerOp
@@ -396,13 +398,14 @@ func wireBytes() func(*Published, Params) ([]job, error) {
 	})
 }
 
-// timed is what taking latencies cost at least. In the authors' runs of three hosts with 40 threads each (public repository
-// wantonsolutions/warm, presentation 029, May 2022) clients only read 10.1977 million times a second, one each 11.77 us, and 99 %
-// of the reads took at most 6.44 us.
+// timed is the least time that taking latencies costs a client for each operation. In the authors' runs of
+// three hosts with 40 threads each (public repository wantonsolutions/warm, presentation 029, May 2022)
+// clients that only read did 10.1977 million operations a second, one each 11.77 µs, and 99 % of the reads
+// took at most 6.44 µs.
 const timed = 5330 * time.Nanosecond
 
-// tails is figure 2.15. It needs a longer run: default Clover's slowest
-// operations take more than 10 ms, and at 5 % writes there are few.
+// tails makes the jobs of figure 2.15, with longer runs: default Clover's slowest operations take more than
+// 10 ms, and with 5 % writes there are few of these.
 func tails() func(*Published, Params) ([]job, error) {
 	r := sevenHosts
 	r.measure, r.calm, r.between = 50*time.Millisecond, 5*time.Millisecond, timed
@@ -421,7 +424,7 @@ func tails() func(*Published, Params) ([]job, error) {
 	})
 }
 
-// order is figure 2.2.
+// order makes the job of figure 2.2.
 func order(_ *Published, par Params) ([]job, error) {
 	nic, err := par.nic()
 	if err != nil {

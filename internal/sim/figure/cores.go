@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/internal/sim"
 )
 
-// Panels of snic-cores.
+// The panels of snic-cores.
 const (
 	panelDealt = iota
 	panelMpps
@@ -18,7 +18,7 @@ const (
 	panelParts
 )
 
-// cores is the figure of a board over several cores.
+// cores returns the figure of a board whose work is spread over several cores.
 func cores() *Figure {
 	return &Figure{
 		ID: "snic-cores", data: "snic-cores", strict: true, jobs: coreJobs,
@@ -39,7 +39,7 @@ type coreCurve struct {
 	c     sim.CoresConfig
 }
 
-// coreCounts are the numbers of cores.
+// coreCounts returns the numbers of cores that are run.
 func coreCounts(quick bool) []int {
 	if quick {
 		return []int{1, 2, 4, 16}
@@ -47,7 +47,7 @@ func coreCounts(quick bool) []int {
 	return []int{1, 2, 4, 8, 16}
 }
 
-// coreCurves are all curves.
+// coreCurves returns all curves that are run.
 func coreCurves(quick bool) (all []coreCurve) {
 	near, far := sim.NearCores(), sim.FarCores()
 	for _, tasks := range []string{sim.TasksNothing, sim.TasksState, sim.TasksChain} {
@@ -80,7 +80,7 @@ func coreCurves(quick bool) (all []coreCurve) {
 	return all
 }
 
-// coreJobs has a job for each curve.
+// coreJobs makes a job of each curve.
 func coreJobs(_ *Published, par Params) (jobs []job, err error) {
 	counts := coreCounts(par.Quick)
 	for _, curve := range coreCurves(par.Quick) {
@@ -121,7 +121,7 @@ func coreJobs(_ *Published, par Params) (jobs []job, err error) {
 	return jobs, nil
 }
 
-// coreParts is what the cores' time was for.
+// coreParts returns the shares of what the cores spent their time on.
 func coreParts(r *sim.CoresRun, name string, n int) (vs []Value) {
 	which := "alike"
 	if !strings.HasSuffix(name, which) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestEmptyTrace: a trace without a byte is an error, and what is told of the run's progress is a part.
+// TestEmptyTrace: a trace of no bytes is an error, and the reported progress of a run is a share from 0 to 1.
 func TestEmptyTrace(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "empty.csv")
 	if err := os.WriteFile(name, nil, 0o600); err != nil {

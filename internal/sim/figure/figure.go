@@ -29,25 +29,24 @@ type Params struct {
 	// Search is how Clover's clients find tails: "library" (as published; the default) or
 	// "headers" (this project's own).
 	Search string `json:"search,omitempty"`
-	// Hosts is the number of client hosts, Threads those on each.
+	// Hosts is the number of client hosts; Threads are the numbers of threads on each host.
 	Hosts   int   `json:"hosts,omitempty"`
 	Threads []int `json:"threads,omitempty"`
-	// NIC is a JSON object of NIC parameters that are not ConnectX-5's.
+	// NIC is a file with a JSON object of the NIC parameters that differ from ConnectX-5's.
 	NIC string `json:"nic,omitempty"`
-	// Trace is a file with a load: a capture, whose endpoints are IP addresses, or
-	// CSV (package traffic).
+	// Trace is a file with a load: a capture, whose endpoints are its IP addresses, or CSV (package traffic).
 	Trace string `json:"trace,omitempty"`
-	// Cause switches a cause of deviations, which a figure's reasons name.
+	// Cause switches a cause of deviations that a reason of the figure names.
 	Cause string `json:"cause,omitempty"`
-	// Against is a CSV file with curves to compare with in the place of the published ones: x, y,
-	// series, and in a fourth column the panel, from 0, if it is not the first.
+	// Against is a CSV file with curves to compare with instead of the published ones: x, y, series, and in a
+	// fourth column the panel, counted from 0, which may be left out for the first panel.
 	Against string `json:"against,omitempty"`
 }
 
-// mostThreads is how many client threads a host may have.
+// mostThreads is the most client threads that a host may have.
 const mostThreads = 256
 
-// Check says which parameter cannot be.
+// Check returns an error about a parameter that is out of its range.
 func (p *Params) Check() error {
 	for _, c := range []struct {
 		name       string
@@ -80,7 +79,7 @@ func (p *Params) Check() error {
 	return nil
 }
 
-// search is that of Clover's clients.
+// search returns how Clover's clients find tails.
 func (p *Params) search() (clover.Search, error) {
 	if p.Search == "" {
 		return clover.SearchLibrary, nil
@@ -93,32 +92,32 @@ func (p *Params) altersSearch() bool {
 	return err == nil && s != clover.SearchLibrary
 }
 
-// Figure is one that can be rerun.
+// Figure is a figure that can be rerun.
 type Figure struct {
 	ID string
-	// Calibration: the model's constants come from it.
+	// Calibration: constants of the models come from this figure.
 	Calibration bool
-	// Fitted names curves that constants come from, where not all do.
+	// Fitted names the curves that constants come from, if they are not all curves.
 	Fitted []string
 	data   string       // published/data.json
-	panels map[int]bool // quantities that are compared; nil = all
-	// usual are the published parameters: asking for them changes nothing.
+	panels map[int]bool // the quantities that are compared; nil: all
+	// usual are the published parameters. Params that name them change nothing.
 	usual Params
-	// takes names the parameters that change it. Where overThreads, those
-	// are its abscissa: asking for some of them changes nothing.
+	// takes names the parameters that change the figure. With overThreads the numbers of threads are its
+	// abscissa, so that choosing some of them is no change.
 	takes       []string
 	overThreads bool
 	jobs        func(p *Published, par Params) ([]job, error)
 	ratios      []ratio
 	reasons     []reason
-	// inputs are points that nothing was predicted for: constants come from them,
-	// they restate others, or what is measured was chosen after results.
+	// inputs are points that nothing was predicted for: constants come from them, they restate other points,
+	// or the way to measure them was chosen after results were known.
 	inputs []reason
-	// causes are those that Params.Cause may switch.
+	// causes are the values that Params.Cause may have.
 	causes []string
-	// lacks says which part is not run.
+	// lacks names the parts that are not run.
 	lacks []string
-	// strict: tolerances are those of boards.
+	// strict: the tolerances are those of figures about boards.
 	strict bool
 }
 
@@ -129,7 +128,7 @@ func (f *Figure) tolerance() Tolerance {
 	return usual
 }
 
-// job is a part of a figure that is run for itself.
+// job is a part of a figure that runs on its own.
 type job struct {
 	name string
 	cost float64 // relative running time
@@ -144,7 +143,7 @@ type ref struct {
 	x      any // number or category
 }
 
-// value is what side takes from the point; nil when there is none.
+// value returns what side returns for the point; nil if there is no such point.
 func (e ref) value(r *Result, side func(*Point) *float64) *float64 {
 	if e.series == "" {
 		v := e.x.(float64)
@@ -156,14 +155,13 @@ func (e ref) value(r *Result, side func(*Point) *float64) *float64 {
 	return nil
 }
 
-// ratio is a claim: the value at of over the value at to.
+// ratio is a claim of the authors: the value of, divided by the value to.
 type ratio struct {
 	claim  string
 	of, to ref
 }
 
-// eval is the ratio of what side takes from the points; nil when one is not
-// there.
+// eval returns the ratio of what side returns for the two points; nil if one of them is missing.
 func (c *ratio) eval(r *Result, side func(*Point) *float64) *float64 {
 	a, b := c.of.value(r, side), c.to.value(r, side)
 	if a == nil || b == nil || *b == 0 {
@@ -173,19 +171,19 @@ func (c *ratio) eval(r *Result, side func(*Point) *float64) *float64 {
 	return &v
 }
 
-// reason names points of a figure and says what is known of them. It excuses
-// nothing: without a cause, a point outside the tolerance is missed, and the text
-// is what is believed about it.
+// reason names points of a figure and says what is known about their deviation. A reason excuses nothing:
+// without a cause, a point outside the tolerance counts as missed, and the text says what is believed about
+// it.
 type reason struct {
 	panel  int
-	series string // of the points; "" = every series; the claim, if ratio
+	series string // of the points, "": of every series; with ratio, the claim
 	ratio  bool
-	// from and to bound x; to = 0 means no bound. names are categories.
+	// from and to are bounds of x; to = 0: no upper bound. names are categories.
 	from, to float64
 	names    []string
 	text     string
-	// cause names the experiment that shows why: Params.Cause switches it, and
-	// with it the points move into the tolerance (TestCauses runs it).
+	// cause names the experiment that shows the reason to be right: when Params.Cause switches it, the points
+	// move into the tolerance (TestCauses runs it).
 	cause string
 }
 
@@ -199,7 +197,7 @@ func (re *reason) point(panel int, series string, p *Point) bool {
 	return p.X >= re.from && (re.to == 0 || p.X <= re.to)
 }
 
-// Caption says what the figure shows.
+// Caption returns what the figure shows.
 func (f *Figure) Caption() string {
 	p, err := load(f.data)
 	if err != nil {
@@ -208,13 +206,13 @@ func (f *Figure) Caption() string {
 	return p.Caption
 }
 
-// Own reports whether nothing was published: an experiment of this project's own.
+// Own reports whether the figure is an experiment of this project, for which nothing was published.
 func (f *Figure) Own() bool {
 	p, err := load(f.data)
 	return err == nil && p.empty()
 }
 
-// Document is where the figure is from.
+// Document returns the publication that the figure is from.
 func (f *Figure) Document() string {
 	p, err := load(f.data)
 	if err != nil {
@@ -223,7 +221,7 @@ func (f *Figure) Document() string {
 	return p.Document
 }
 
-// Find finds figures by their IDs.
+// Find returns the figures with these IDs; "fig" or "fig-" before an ID is ignored.
 func Find(ids ...string) ([]*Figure, error) {
 	var fs []*Figure
 	for _, id := range ids {
@@ -241,15 +239,15 @@ func Find(ids ...string) ([]*Figure, error) {
 	return fs, nil
 }
 
-// Progress is how far a run is.
+// Progress says how far a run is.
 type Progress struct {
 	Figure string
-	Step   string  // a part that is being run
+	Step   string  // the part that is being run
 	Done   float64 // of the figure, 0 to 1
 }
 
-// Run reruns f. Jobs run on all processors; what they measure does not depend
-// on that. show may be nil; it is called from one goroutine at a time.
+// Run reruns f. Jobs run on all processors, which does not change what they measure. show may be nil; it is
+// called by one goroutine at a time.
 func (f *Figure) Run(ctx context.Context, par Params, show func(Progress)) (*Result, error) {
 	p, err := load(f.data)
 	if err != nil {
@@ -289,7 +287,7 @@ func (f *Figure) Run(ctx context.Context, par Params, show func(Progress)) (*Res
 	return r, nil
 }
 
-// altered lists the parameters of par that are not the published ones, and takes out of it those that are.
+// altered lists the parameters of par that differ from the published ones, and clears those that do not.
 func (f *Figure) altered(par *Params) ([]string, error) {
 	u := &f.usual
 	if u.Zipf != nil && par.Zipf != nil && *par.Zipf == *u.Zipf {
@@ -361,7 +359,7 @@ func runJobs(ctx context.Context, id string, jobs []job, show func(Progress)) ([
 	for _, j := range jobs {
 		total += j.cost
 	}
-	// The long ones first, so that the processors end together.
+	// The long jobs come first, so that the processors end at about the same time.
 	order := make([]int, len(jobs))
 	for i := range order {
 		order[i] = i

@@ -15,8 +15,7 @@ import (
 	"github.com/quillon/quillon/internal/chart"
 )
 
-// Every published file loads, is used by a figure or named as an extra, and
-// its curves ascend.
+// Every published file loads, is used by a figure or named as an extra, and its curves' abscissae ascend.
 func TestPublished(t *testing.T) {
 	entries, err := files.ReadDir("packed")
 	if err != nil {
@@ -45,7 +44,7 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// The claims of the papers follow from their numbers as they say.
+// The claims of the papers follow from their numbers in the way that they say.
 func TestPublishedRatios(t *testing.T) {
 	for _, f := range All() {
 		p, err := load(f.data)
@@ -62,7 +61,7 @@ func TestPublishedRatios(t *testing.T) {
 	}
 }
 
-// toy is a figure of invented results on real published data.
+// toy is a figure of made-up results on real published data.
 func toy(values []Value) *Figure {
 	return &Figure{
 		ID: "toy", data: "2.3", takes: []string{"keys"}, causes: []string{"toy"},
@@ -116,27 +115,27 @@ func TestVerdicts(t *testing.T) {
 		t.Errorf("%s", r.Summary())
 	}
 
-	// A reason without an experiment excuses nothing.
+	// A reason without an experiment excuses no miss.
 	f := toy(values)
 	f.reasons[0].cause = ""
 	r, _ = f.Run(context.Background(), Params{}, nil)
 	if pt := r.find(0, "Device memory", "CAS"); pt.Verdict != Missed || pt.Reason != 1 || r.OK() {
 		t.Errorf("%+v", pt)
 	}
-	// A ratio of two errors that cancel is not held.
+	// A ratio in which two errors cancel does not count as held.
 	values[0].Y = 4
 	r, _ = toy(values).Run(context.Background(), Params{}, nil)
 	if ra := r.Ratios[0]; ra.Verdict != Cancels || r.Claims.Within != 0 {
 		t.Errorf("%+v", ra)
 	}
-	// An input is no prediction.
+	// A value that is an input is no prediction.
 	f.inputs = []reason{{series: "Main memory", text: "known"}}
 	r, _ = f.Run(context.Background(), Params{}, nil)
 	if r.Points != (Count{Within: 1, Missed: 1, Inputs: 2}) || r.Claims != (Count{Inputs: 1}) {
 		t.Errorf("%+v, %+v", r.Points, r.Claims)
 	}
 
-	// Other parameters are not compared; parameters that mean nothing are refused.
+	// Results of other parameters are not compared; parameters that make no sense are refused.
 	r, err = toy(values).Run(context.Background(), Params{Keys: 5}, nil)
 	if err != nil || !r.OK() || r.Points.total() != 0 || !strings.Contains(r.Summary(), "keys 5") {
 		t.Errorf("%v, %v", r.Points, err)
@@ -240,8 +239,7 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// A figure that runs the rack gives the same bytes for the same seed, and other
-// bytes for another.
+// A figure that runs the rack gives the same bytes for the same seed, and other bytes for another seed.
 func TestRack(t *testing.T) {
 	run := func(seed uint64) string {
 		fs, err := Find("2.9", "2.13")
@@ -275,7 +273,7 @@ func TestRack(t *testing.T) {
 	}
 }
 
-// What the model's constants come from comes out of it.
+// The model reproduces the values from which its constants were taken.
 func TestCalibration(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes up to half a minute")
@@ -288,7 +286,8 @@ func TestCalibration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// 2.2 has rare gaps and 5.3 days that the model does not; 5.12's load was fitted without the board.
+		// The model has no rare gaps, which 2.2 has, and no days, which 5.3 has; the load of 5.12 was fitted
+		// without the board.
 		if most := map[string]int{"2.2": 9, "5.3": 1, "5.12": 5}[f.ID]; r.Points.Inputs == 0 || r.restated() < r.Points.Inputs-most {
 			t.Errorf("%s", r.Summary())
 		}
@@ -359,7 +358,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// A span holds what is drawn and has at least two ticks.
+// A span contains what is drawn and has at least two ticks.
 func TestSpan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := Axis{Scale: rapid.SampledFrom([]string{Linear, Log}).Draw(t, "scale")}

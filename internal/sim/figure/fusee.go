@@ -12,15 +12,14 @@ import (
 
 const nameFUSEE = "FUSEE"
 
-// fuseeRack is a run as the published ones were: a single memory node and no replicas, clients that
-// do one operation at a time and read buckets and object one after the other, without a
-// cache, and insert as the public code does. Of what is published for neither, values fit into
-// one unit of 256 bytes, which is the public server's.
+// fuseeRack is a run like the published ones: one memory node and no replicas. Clients do one operation at a
+// time, read buckets and object one after the other, have no cache, and insert as the public code does. Where
+// nothing is published about values, a value fits into one unit of 256 bytes, as in the public server.
 func fuseeRack() sim.FuseeConfig {
 	return sim.FuseeConfig{Store: fusee.Layout{Unit: 256}, Library: fusee.Config{Cache: -1, Blind: true}, StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 8, Zipf: 0.99}}
 }
 
-// fuseeOf is a store as the text has it beside Clover's.
+// fuseeOf returns a store as the text has it beside Clover's.
 func fuseeOf(writes float64) func(par Params, clients int) sim.FuseeConfig {
 	return func(par Params, clients int) sim.FuseeConfig {
 		c := fuseeRack()
@@ -41,7 +40,7 @@ func fuseeOf(writes float64) func(par Params, clients int) sim.FuseeConfig {
 	}
 }
 
-// fuseeLike is a store as figures of RCuckoo have it: a table of many keys, of which ours has few.
+// fuseeLike returns a store as RCuckoo's figures have it: a table of many keys. The simulated one has fewer.
 func fuseeLike(writes, zipf float64) func(par Params, clients int) sim.FuseeConfig {
 	return func(_ Params, clients int) sim.FuseeConfig {
 		c := fuseeRack()
@@ -50,7 +49,7 @@ func fuseeLike(writes, zipf float64) func(par Params, clients int) sim.FuseeConf
 	}
 }
 
-// withFUSEE makes jobs of a figure's other curves, and of FUSEE's.
+// withFUSEE adds FUSEE's jobs to those of a figure's other curves.
 func withFUSEE(others func(*Published, Params) ([]job, error), config func(par Params, clients int) sim.FuseeConfig) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		jobs, err := others(p, par)
@@ -86,7 +85,7 @@ func withFUSEE(others func(*Published, Params) ([]job, error), config func(par P
 	}
 }
 
-// fuseeJob is one run on the rack.
+// fuseeJob makes the job of one run on the rack.
 func fuseeJob(par Params, name string, c sim.FuseeConfig, values func(*sim.FuseeMeasured) []Value) (job, error) {
 	nic, err := par.nic()
 	if err != nil {
@@ -110,7 +109,7 @@ func fuseeJob(par Params, name string, c sim.FuseeConfig, values func(*sim.Fusee
 	}}, nil
 }
 
-// withFUSEEsLatency makes jobs of figure 3.13's other curves, and one of FUSEE's two, which do not
+// withFUSEEsLatency adds to the jobs of figure 3.13's other curves one job for both of FUSEE's, which do not
 // depend on how full a table is.
 func withFUSEEsLatency(others func(*Published, Params) ([]job, error)) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {

@@ -18,20 +18,22 @@ const (
 	causeServer = "server-time"
 )
 
-// herdRack is a run as Clio's authors had it: links of 40 Gb/s. How many cores the server has is not published.
+// herdRack is a run like those of Clio's authors, with links of 40 Gb/s. The number of the server's cores is
+// not published.
 func herdRack() sim.HerdConfig {
 	c := sim.HerdConfig{Cores: 1, Network: sim.Rack100G(), StoreLoad: sim.StoreLoad{Hosts: 1, Clients: 1}}
 	c.Network.GbitPerSecond = 40
 	return c
 }
 
-// herdServed is a request's time by a run that none of these figures shows: that of four hosts, each with 8 threads, whose
-// latencies are 32 times what the server does for one operation (Clio's data_ycsb_cn.tab, fourth row).
+// herdServed is the time of a request, from a run that none of these figures shows: four hosts with 8 threads
+// each. A latency there is 32 times what the server needs for one operation (Clio's data_ycsb_cn.tab, fourth
+// row).
 var herdServed = map[string]time.Duration{"A": 31931 * time.Nanosecond / 32, "B": 30124 * time.Nanosecond / 32, "C": 30011 * time.Nanosecond / 32}
 
 const herdLacks = "how many cores HERD's server has is not published: one is taken; its NIC is a ConnectX-3 there"
 
-// herds are the figures of latency by size, of which HERD's curve is run.
+// herds returns the figures of latency by size; only HERD's curve in them is run.
 func herds() []*Figure {
 	lacks := []string{"all curves but HERD's: published only", "HERD with 4096 bytes: a value is one datagram here, of at most 1024", herdLacks}
 	return []*Figure{
@@ -42,7 +44,7 @@ func herds() []*Figure {
 
 var herdGrows = []ratio{{"1024 B over 4", ref{0, nameHERD, "1024"}, ref{0, nameHERD, "4"}}}
 
-// herdSizes makes a job of each size.
+// herdSizes makes a job of each published size.
 func herdSizes(writes float64) func(*Published, Params) ([]job, error) {
 	return herdJobs(func(at coord, c *sim.HerdConfig) error {
 		size, err := strconv.Atoi(at.name)
@@ -51,7 +53,7 @@ func herdSizes(writes float64) func(*Published, Params) ([]job, error) {
 	}, func(m *sim.HerdMeasured) float64 { return m.Mean })
 }
 
-// withHERD adds HERD's curve to figures of YCSB.
+// withHERD adds HERD's jobs to those of figures of YCSB.
 func withHERD(others func(*Published, Params) ([]job, error), value func(*sim.HerdMeasured) float64) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		jobs, err := others(p, par)
@@ -71,7 +73,7 @@ func withHERD(others func(*Published, Params) ([]job, error), value func(*sim.He
 	}
 }
 
-// herdJobs makes a job of each published point.
+// herdJobs makes a job of each published point of HERD.
 func herdJobs(config func(coord, *sim.HerdConfig) error, value func(*sim.HerdMeasured) float64) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) (jobs []job, err error) {
 		nic, err := par.nic()

@@ -11,11 +11,11 @@ import (
 // Miss is a point or a ratio that was missed.
 type Miss struct {
 	Figure, Panel, Series, X string
-	// Ratio is ours over the published one.
+	// Ratio is the simulated value, divided by the published one.
 	Ratio float64
 }
 
-// Misses are what was missed; of a ratio of errors that cancel, too.
+// Misses returns the points and ratios that were missed, and the ratios whose errors cancel.
 func (r *Result) Misses() (list []Miss) {
 	add := func(panel, series, x string, c *Comparison) {
 		if c.Verdict == Missed || c.Verdict == Cancels {
@@ -48,7 +48,7 @@ func WriteMisses(w io.Writer, list []Miss) error {
 	return c.Error()
 }
 
-// ReadMisses reads what WriteMisses wrote; lines that begin with # are remarks.
+// ReadMisses reads what WriteMisses wrote; it ignores lines that begin with #.
 func ReadMisses(r io.Reader) (list []Miss, err error) {
 	c := csv.NewReader(r)
 	c.FieldsPerRecord, c.Comment = 5, '#'
@@ -69,11 +69,11 @@ func ReadMisses(r io.Reader) (list []Miss, err error) {
 	}
 }
 
-// knownWithin is how far a miss may be from what is known of it.
+// knownWithin is how far the ratio of a miss may be from the known one, as a share of the larger of the two.
 const knownWithin = 0.05
 
-// Unknown are misses that a list does not have, or has with another ratio; gone are those of the
-// list, of the same figures, that were not missed.
+// Unknown returns the misses that are not in known, or are there with another ratio. gone are those in known,
+// of figures of results that were run in full, that were not missed.
 func Unknown(results []*Result, known []Miss) (unknown, gone []Miss) {
 	type place [4]string
 	of := func(m *Miss) place { return place{m.Figure, m.Panel, m.Series, m.X} }

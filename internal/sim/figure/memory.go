@@ -12,14 +12,14 @@ import (
 	"github.com/quillon/quillon/tor/clover"
 )
 
-// Names of words21-3's curves: the memory that steering takes, and the part
-// of it that corresponds to the paper's, a key and its tail.
+// The curves of words21-3: all memory that steering takes, and the part of it that corresponds to the
+// paper's: a key and its tail.
 const (
 	nameMetadata = "metadata bytes"
 	nameKeysOnly = "keys and tails alone"
 )
 
-// memoryJobs are words21-3: the sizes of clover-steer's tables.
+// memoryJobs makes the jobs of words21-3: the sizes of clover-steer's tables.
 func memoryJobs(p *Published, par Params) ([]job, error) {
 	var jobs []job
 	for _, c := range p.Quantities[0].Series[0].Points {
@@ -42,7 +42,7 @@ func memoryJobs(p *Published, par Params) ([]job, error) {
 	return jobs, nil
 }
 
-// steeringMemory is what clover-steer, built for so many keys, reports.
+// steeringMemory returns the memory that clover-steer reports when it is built for so many keys.
 func steeringMemory(keys int) (clover.Memory, error) {
 	const name = "clover-steer"
 	clk := clock.NewManual(0)

@@ -9,7 +9,7 @@ import (
 	"github.com/quillon/quillon/internal/sim"
 )
 
-// nic is the model of the NIC: ConnectX-5's with what the file says instead.
+// nic returns the model of the NIC: ConnectX-5's parameters, with those that the file replaces.
 func (p *Params) nic() (sim.NIC, error) {
 	n := sim.ConnectX5()
 	if p.NIC == "" {

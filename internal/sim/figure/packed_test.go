@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestPacked: what is in the binary is what is in the tree.
+// TestPacked: the data in the binary is the data in the tree.
 func TestPacked(t *testing.T) {
 	all, err := os.ReadDir("published")
 	if err != nil {

@@ -21,10 +21,8 @@ const (
 	groupWidth    = 0.62 // of the distance between two categories
 )
 
-// shades are the colours of curves that mean the same in several figures;
-// other curves take rest in turn.
-//
-// Reads are lighter than writes.
+// shades are the colours of curves that mean the same in several figures; other curves take the colours of
+// rest in turn. Colours of reads are lighter than those of writes.
 var (
 	shades = []struct {
 		prefix string
@@ -40,10 +38,10 @@ var (
 	rest = []color.NRGBA{chart.Write, {0xC8, 0x55, 0x1B, 0xFF}, chart.ReadWrite, chart.Off, {0x7A, 0x3E, 0x9D, 0xFF}, {0xB5, 0x8A, 0x00, 0xFF}}
 )
 
-// families are the colours of curves that are named "family / member"; members have marks of their own.
+// families are the colours of curves whose names are "family / member"; a member has its own mark.
 var families = []color.NRGBA{{0x7A, 0x3E, 0x9D, 0xFF}, chart.ReadWrite, chart.Write, {0xC8, 0x55, 0x1B, 0xFF}, chart.Off, {0xB5, 0x8A, 0x00, 0xFF}}
 
-// look is the colour and the mark of curve i of a panel.
+// look returns the colour and the mark of curve i of a panel.
 func look(curves []Curve, i int) (color.NRGBA, chart.Shape) {
 	name := curves[i].Name
 	family, member, ok := strings.Cut(name, " / ")
@@ -94,12 +92,12 @@ func (r *Result) Save(prefix string) error {
 	return f.Save(prefix)
 }
 
-// style is that of what was published, or of ours.
+// style returns the style of published values, or of simulated ones.
 func style(published bool, s color.Color) chart.Style {
 	return chart.Style{Shade: s, Dashed: published, Open: published}
 }
 
-// keys are the two styles, then the curves' colours.
+// keys returns the legend: the styles first, then the colours of the curves.
 func (r *Result) keys() []chart.Key {
 	var keys []chart.Key
 	published, missed, explained, input := r.has()
@@ -144,10 +142,10 @@ func (r *Result) keys() []chart.Key {
 // strike marks what was missed.
 var strike = chart.Style{Shade: color.NRGBA{0xC0, 0x20, 0x20, 0xFF}, Shape: chart.Cross, Dots: true, Width: 0.01}
 
-// shown marks what is outside by a cause that an experiment shows.
+// shown marks points outside the tolerance whose cause an experiment shows.
 var shown = chart.Style{Shade: color.NRGBA{0xE0, 0x8A, 0x00, 0xFF}, Shape: chart.Cross, Dots: true, Width: 0.01}
 
-// has says which sorts of points there are.
+// has reports which sorts of points there are.
 func (r *Result) has() (published, missed, explained, input bool) {
 	for _, p := range r.Panels {
 		for _, c := range p.Curves {
@@ -162,8 +160,7 @@ func (r *Result) has() (published, missed, explained, input bool) {
 	return published, missed, explained, input
 }
 
-// side is the published value or ours; false when there is none that can be
-// drawn.
+// side returns the published value or the simulated one; false if there is none that can be drawn.
 func (d *Panel) side(pt *Point, published bool) (float64, bool) {
 	v := pt.Ours
 	if published {
@@ -175,8 +172,8 @@ func (d *Panel) side(pt *Point, published bool) (float64, bool) {
 	return *v, true
 }
 
-// lines are those of curve i: of a category a thin one from the published value to ours, and then all published values and
-// all of ours.
+// lines returns what is drawn of curve i. On an axis of categories a thin line leads from each published
+// value to the simulated one; then come all published values, all simulated ones, and the marks of verdicts.
 func (r *Result) lines(d *Panel, i int) (lines []plot.Plotter) {
 	cu, category := &d.Curves[i], r.X.Scale == Category
 	s, shape := look(d.Curves, i)
@@ -228,7 +225,7 @@ func (r *Result) lines(d *Panel, i int) (lines []plot.Plotter) {
 	return append(lines, inputs, causes, crosses)
 }
 
-// spread makes the ordinate logarithmic when curves differ by ten times or more.
+// spread makes the ordinate logarithmic if the largest values of curves differ by a factor of ten or more.
 func (d *Panel) spread() {
 	if d.Y.Scale != Linear && d.Y.Scale != "" {
 		return
@@ -256,7 +253,7 @@ func (d *Panel) spread() {
 	}
 }
 
-// panel is the plot of panel i.
+// panel returns the plot of panel i.
 func (r *Result) panel(i int) *plot.Plot {
 	drawn := r.Panels[i]
 	d := &drawn
@@ -294,8 +291,7 @@ func (r *Result) panel(i int) *plot.Plot {
 	return p
 }
 
-// wrap breaks a category's name into lines that are no wider than width, where
-// it has blanks.
+// wrap breaks the name of a category into lines that are no wider than width, where there are blanks.
 func wrap(name string, width vg.Length) string {
 	style := chart.Text(9)
 	line, text := "", ""
@@ -309,7 +305,7 @@ func wrap(name string, width vg.Length) string {
 	return text + line
 }
 
-// extent is the span of some values.
+// extent is the range of some values.
 type extent struct {
 	low, high float64
 	set       bool
@@ -323,7 +319,7 @@ func (e *extent) add(v float64) {
 	e.low, e.high = math.Min(e.low, v), math.Max(e.high, v)
 }
 
-// span has an axis hold e: from 0 in round steps, or by powers of ten.
+// span makes the axis hold e: from 0 in round steps, or, if it is logarithmic, by powers of ten.
 func (a Axis) span(x *plot.Axis, e extent) {
 	if a.Scale != Log {
 		chart.FromZero(x, e.high, 1.06, 7, chart.Number)

@@ -8,19 +8,19 @@ import (
 	"fmt"
 )
 
-// files are those of the directory published, compressed: gzip -9nc published/FILE > packed/FILE.gz
+// files are the files of the directory published, compressed: gzip -9nc published/FILE > packed/FILE.gz
 //
 //go:embed packed/*.json.gz
 var files embed.FS
 
-// Scales of an axis.
+// The scales of an axis.
 const (
 	Linear   = "linear"
 	Log      = "log"
 	Category = "category"
 )
 
-// Axis is what a coordinate means.
+// Axis says what a coordinate means.
 type Axis struct {
 	Label string `json:"label"`
 	Unit  string `json:"unit"`
@@ -42,15 +42,15 @@ type Published struct {
 	Quantities []Quantity     `json:"quantities"`
 	Parameters map[string]any `json:"parameters"`
 	Remarks    []string       `json:"remarks"`
-	// LeftOut are published points that are no measurements.
+	// LeftOut are published points that are not measurements.
 	LeftOut []struct {
 		Series string `json:"series"`
 		X      any    `json:"x"`
 		Why    string `json:"why"`
 	} `json:"left_out"`
-	// Measured: it is no published figure. What is compared with was measured on the program itself.
+	// Measured: the figure is not published; its values were measured on quillon itself.
 	Measured bool `json:"measured"`
-	// own: they are of a file that somebody gave.
+	// own: the curves are from a file of the user.
 	own      bool
 	ReadFrom string `json:"read_from"`
 	Sources  []struct {
@@ -117,7 +117,7 @@ func load(name string) (*Published, error) {
 	return p, nil
 }
 
-// empty reports whether it has no points.
+// empty reports whether the figure has no points.
 func (p *Published) empty() bool {
 	for _, q := range p.Quantities {
 		for _, s := range q.Series {
@@ -129,8 +129,8 @@ func (p *Published) empty() bool {
 	return true
 }
 
-// at is a published value: of quantity q, series name and x, which is a number
-// or a category.
+// at returns a published value: of quantity q, the series with this name, and x, which is a number or a
+// category.
 func (p *Published) at(q int, name string, x any) (float64, bool) {
 	for _, s := range p.Quantities[q].Series {
 		if s.Name != name {
@@ -157,7 +157,8 @@ func (c coord) is(x any) bool {
 	return false
 }
 
-// PublishedAt is a published value of a figure's first quantity: of a series at x, a number or a category.
+// PublishedAt returns a published value of a figure's first quantity: of a series at x, which is a number or
+// a category.
 func PublishedAt(name, series string, x any) (float64, bool) {
 	p, err := load(name)
 	if err != nil || len(p.Quantities) == 0 {

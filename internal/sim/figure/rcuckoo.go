@@ -13,34 +13,33 @@ import (
 	"github.com/quillon/quillon/internal/sim"
 )
 
-// cuckooItems is how many keys the published tables had. Ours are smaller; keys are drawn
-// from as many all the same, so that the popular ones are as popular.
+// cuckooItems is the number of keys that the published tables had. The simulated tables are smaller. Their
+// keys are still drawn by the popularity of so many keys, so that popular keys are as popular as published.
 const cuckooItems = 90_000_000
 
-// coded is the public code's table: what the published runs had. Its text has another row
-// and another hash.
+// coded is the table of the public code, which the published runs had. The text describes another row and
+// another hash.
 func coded(rows int) rcuckoo.Layout {
 	return rcuckoo.Layout{Rows: rows, Form: rcuckoo.Code, Hashing: rcuckoo.HashCode}
 }
 
-// cuckooRack is a run as most published ones were: 8 hosts, a table that is 90 % full, 16
-// rows a lock, one READ for rows up to 256 bytes apart, insertions that do not look
-// whether the key is there.
+// cuckooRack is a run like most published ones: 8 hosts, a table that is 90 % full, 16 rows for a lock, one
+// READ for rows up to 256 bytes apart, and insertions that do not check whether the key is there.
 func cuckooRack() sim.RCuckooConfig {
 	return sim.RCuckooConfig{Table: coded(1 << 17), Fill: 0.9, Library: rcuckoo.Config{Blind: true, Fence: true, Covering: 256}, StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 320, Zipf: 0.99, Items: cuckooItems}}
 }
 
 // Causes of deviations of RCuckoo's figures.
 const (
-	// causeShort has reads ask for as few bytes as the public code does, and cover as many rows
-	// (rcuckoo.Config.Short); causeWhole has them ask for whole rows where they do not.
+	// causeShort has reads ask for as few bytes as the public code does, and yet cover as many rows
+	// (rcuckoo.Config.Short); causeWhole has reads ask for whole rows in figures where they do not.
 	causeShort = "short-reads"
 	causeWhole = "whole-reads"
-	// causeUnfenced has READs follow a masked CAS at once. The public code fences the masked CAS, which costs nothing; the
-	// text says that the READs are fenced.
+	// causeUnfenced has READs follow a masked CAS at once. The public code fences the masked CAS instead,
+	// which costs nothing; the text says that the READs are fenced.
 	causeUnfenced = "unfenced-reads"
-	// causeKnowing gives sessions caches for all rows: the public code's clients have a table of their own, into which
-	// they read.
+	// causeKnowing gives sessions caches for all rows: clients of the public code have a table of their own,
+	// into which they read.
 	causeKnowing = "whole-cache"
 )
 
@@ -66,7 +65,7 @@ func cuckooCause(c *sim.RCuckooConfig, cause string) {
 // cuckooLess says what is smaller than published.
 const cuckooLess = "the table has a million entries, not 100 million; keys are drawn with the popularity of 90 million"
 
-// rcuckoos are figures of RCuckoo.
+// rcuckoos returns the figures of RCuckoo.
 func rcuckoos() []*Figure {
 	const own = "RCuckoo"
 	others := "Clover's curves are not rerun"
@@ -134,7 +133,7 @@ func rcuckoos() []*Figure {
 	}
 }
 
-// cuckooJob is one run on the rack.
+// cuckooJob makes the job of one run on the rack.
 func cuckooJob(par Params, name string, c sim.RCuckooConfig, values func(*sim.RCuckooMeasured) []Value) (job, error) {
 	nic, err := par.nic()
 	if err != nil {
@@ -145,7 +144,7 @@ func cuckooJob(par Params, name string, c sim.RCuckooConfig, values func(*sim.RC
 	if c.Measure == 0 {
 		c.Warmup, c.Measure = 500*time.Microsecond, 2*time.Millisecond
 		if c.Kind == rcuckoo.Update {
-			// Until as many clients wait for the locks of popular keys as ever will.
+			// By then as many clients wait for the locks of popular keys as ever will.
 			c.Warmup, c.Measure = 6*time.Millisecond, 3*time.Millisecond
 		}
 	}
@@ -165,12 +164,12 @@ func cuckooJob(par Params, name string, c sim.RCuckooConfig, values func(*sim.RC
 	}}, nil
 }
 
-// cuckooPoints makes a job of every published point of the series that config knows.
+// cuckooPoints makes a job of every published point of the series for which config has a configuration.
 func cuckooPoints(config func(series string, at coord) (sim.RCuckooConfig, bool), value func(*sim.RCuckooMeasured) float64) func(*Published, Params) ([]job, error) {
 	return cuckooSome(func(int) bool { return true }, config, value)
 }
 
-// cuckooSome is cuckooPoints of some points of each series only.
+// cuckooSome is cuckooPoints for some points of each series only.
 func cuckooSome(which func(i int) bool, config func(series string, at coord) (sim.RCuckooConfig, bool), value func(*sim.RCuckooMeasured) float64) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		var jobs []job
@@ -199,7 +198,7 @@ func cuckooSome(which func(i int) bool, config func(series string, at coord) (si
 
 func mops(m *sim.RCuckooMeasured) float64 { return m.OpsPerSecond / 1e6 }
 
-// cuckooClients are figures 3.9 to 3.11: throughput by the number of clients.
+// cuckooClients makes the jobs of figures 3.9 to 3.11: throughput by number of clients.
 func cuckooClients(own string, writes, zipf float64) func(*Published, Params) ([]job, error) {
 	return cuckooPoints(func(series string, at coord) (sim.RCuckooConfig, bool) {
 		c := cuckooRack()
@@ -209,7 +208,7 @@ func cuckooClients(own string, writes, zipf float64) func(*Published, Params) ([
 }
 
 var (
-	// cuckooSkews are the lists from which figure 3.11 took one.
+	// cuckooSkews makes the jobs of the lists of values, one of which became figure 3.11.
 	cuckooSkews = cuckooPoints(func(series string, at coord) (sim.RCuckooConfig, bool) {
 		c := cuckooRack()
 		c.Clients, c.Writes, c.Kind, c.Zipf = int(at.x), 0.5, rcuckoo.Update, 0
@@ -246,7 +245,7 @@ var (
 		c.Writes = map[byte]float64{'C': 0, 'B': 0.05, 'A': 0.5}[series[5]]
 		if strings.HasSuffix(series, "extent") {
 			c.Value, _ = strconv.Atoi(at.name)
-			// Values are not freed long enough to be used anew.
+			// Extents are not freed for long enough to be reused.
 			c.Warmup, c.Measure = 200*time.Microsecond, time.Millisecond
 		}
 		return c, true
@@ -262,8 +261,9 @@ var (
 	}, func(m *sim.RCuckooMeasured) float64 { return m.RoundTrips.P99 })
 )
 
-// cuckooPerFill are figures 3.13 to 3.15: two curves of one run, half of whose operations
-// are insertions. Where messages and bytes are counted, reads are as short as the public code's.
+// cuckooPerFill makes the jobs of figures 3.13 to 3.15: each run gives a point of two curves, and half of its
+// operations are insertions. With short, for counts of messages and bytes, reads are as short as in the
+// public code.
 func cuckooPerFill(clients int, short bool, insert, read string, values func(*sim.RCuckooMeasured) (float64, float64)) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		var jobs []job
@@ -286,7 +286,7 @@ func cuckooPerFill(clients int, short bool, insert, read string, values func(*si
 	}
 }
 
-// cuckooSearches is figure 3.17: both percentiles of one run.
+// cuckooSearches makes the jobs of figure 3.17; both percentiles come from one run.
 func cuckooSearches(p *Published, par Params) ([]job, error) {
 	const rows = 1 << 14
 	var jobs []job
@@ -318,7 +318,7 @@ func cuckooSearches(p *Published, par Params) ([]job, error) {
 	return jobs, nil
 }
 
-// cdf are the shares of samples up to each published x.
+// cdf returns, for each published x, the share of samples that are at most x.
 func cdf(series string, points []coord, samples []float64) []Value {
 	slices.Sort(samples)
 	var vs []Value
@@ -329,7 +329,7 @@ func cdf(series string, points []coord, samples []float64) []Value {
 	return vs
 }
 
-// cuckooModel makes a job of each published series, which needs no rack.
+// cuckooModel makes a job of each published series of a figure that needs no rack.
 func cuckooModel(run func(series string, points []coord, par Params) ([]Value, error)) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		var jobs []job
@@ -381,7 +381,8 @@ var (
 	})
 )
 
-// fillUp fills a table to a share, or until it is full, and returns how many keys it has.
+// fillUp inserts keys until a share of the table is filled or an insertion finds no room, and returns the
+// number of keys. each is called with the path of each insertion.
 func fillUp(l rcuckoo.Layout, s rcuckoo.Search, share float64, seed uint64, each func(rcuckoo.Path)) (int, error) {
 	t, err := rcuckoo.NewTable(l)
 	if err != nil {

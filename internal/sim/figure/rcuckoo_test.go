@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// What is certain of RCuckoo: the hash, the search's spans, and what an insertion sends.
-// What a figure misses is seen in its table, and is no error here.
+// The figures of RCuckoo's hash, of the spans of its search and of the bytes of an insertion have enough points
+// within the tolerance. Other misses of a figure are shown in its table, and are no error here.
 func TestRCuckoo(t *testing.T) {
 	for _, c := range []struct {
 		id    string
-		least int // points within
+		least int // points that must be within the tolerance
 	}{{"3.4", 70}, {"3.6", 78}, {"3.12", 9}, {"3.15", 3}} {
 		if testing.Short() && c.least > 9 {
 			continue // takes seconds

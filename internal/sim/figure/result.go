@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// Tolerance is how far a point and a ratio may be from the published one.
+// Tolerance is how far a point and a ratio may be from the published one, as a share of that.
 type Tolerance struct {
 	Point float64 `json:"point"`
 	Ratio float64 `json:"ratio"`
@@ -18,11 +18,11 @@ type Tolerance struct {
 
 var (
 	usual = Tolerance{0.25, 0.20}
-	// strict is for figures of boards: what is farther off has a cause.
+	// strict is for figures about boards: a larger deviation there has a cause.
 	strict = Tolerance{0.15, 0.15}
 )
 
-// Verdict says how a value of ours stands to the published one.
+// Verdict says how a simulated value compares with the published one.
 type Verdict string
 
 // Verdicts.
@@ -31,25 +31,25 @@ const (
 	Within Verdict = "within"
 	// Explained: outside, and an experiment shows why.
 	Explained Verdict = "explained"
-	// Missed: outside, whatever is believed about it.
+	// Missed: outside, whatever a reason says about it.
 	Missed Verdict = "missed"
-	// Cancels: a ratio inside the tolerance of points that are outside theirs.
+	// Cancels: the ratio is inside the tolerance, but its points are outside theirs.
 	Cancels Verdict = "cancels"
-	// Input: nothing was predicted.
+	// Input: the value is an input to the models, so nothing was predicted.
 	Input Verdict = "input"
-	// NotCompared: nothing was published for it, or it was not run, or other
-	// parameters were run than the published ones.
+	// NotCompared: nothing was published for the point, the point was not run, or the run had other
+	// parameters than the published ones.
 	NotCompared Verdict = ""
 )
 
-// Comparison is a published value and ours.
+// Comparison is a published value and the simulated one.
 type Comparison struct {
 	Published *float64 `json:"published,omitempty"`
 	Ours      *float64 `json:"ours,omitempty"`
-	// Error is ours / published - 1.
+	// Error is Ours / Published - 1.
 	Error   *float64 `json:"error,omitempty"`
 	Verdict Verdict  `json:"verdict,omitempty"`
-	// Reason is an index into the Result's reasons, from 1; 0 = none.
+	// Reason is an index into the Result's Reasons, counted from 1; 0: none.
 	Reason int `json:"reason,omitempty"`
 }
 
@@ -62,7 +62,7 @@ type Point struct {
 	Comparison
 }
 
-// label is the abscissa as text.
+// label returns the abscissa as text.
 func (p *Point) label() string {
 	if p.Name != "" {
 		return p.Name
@@ -76,7 +76,7 @@ type Curve struct {
 	Points []Point `json:"points"`
 }
 
-// simulated reports whether any of its points was run.
+// simulated reports whether any point of the curve was run.
 func (c *Curve) simulated() bool {
 	return slices.ContainsFunc(c.Points, func(p Point) bool { return p.Ours != nil })
 }
@@ -93,14 +93,14 @@ type Ratio struct {
 	Comparison
 }
 
-// Count is how many values stand how.
+// Count counts values by verdict.
 type Count struct {
 	Within    int `json:"within"`
 	Explained int `json:"explained"`
 	Missed    int `json:"missed"`
-	// Cancels are ratios of two errors that cancel. They are not held.
+	// Cancels are ratios of two errors that cancel. They count as not held.
 	Cancels int `json:"cancels,omitempty"`
-	// Inputs are no predictions, and in none of the others.
+	// Inputs are not predictions, and are in none of the other counts.
 	Inputs int `json:"inputs,omitempty"`
 }
 
@@ -126,33 +126,33 @@ type Result struct {
 	Figure   string `json:"figure"`
 	Document string `json:"document"`
 	Caption  string `json:"caption"`
-	// Calibration: the model's constants come from this figure.
+	// Calibration: constants of the models come from this figure.
 	Calibration bool `json:"calibration,omitempty"`
-	// Fitted names curves that constants come from, where not all do.
+	// Fitted names the curves that constants come from, if they are not all curves.
 	Fitted     []string       `json:"fitted,omitempty"`
 	X          Axis           `json:"x"`
 	Published  map[string]any `json:"published_parameters"`
 	Parameters Params         `json:"parameters"`
-	// Experiment is the cause that was switched.
+	// Experiment is the cause that Params.Cause switched.
 	Experiment string `json:"experiment,omitempty"`
-	// Altered says which parameters are not the published ones; then nothing
-	// is compared.
+	// Altered lists the parameters that differ from the published ones. If there are any, nothing is
+	// compared, unless Against is set.
 	Altered []string `json:"altered,omitempty"`
-	// LeftOut says which part was not run, and why.
+	// LeftOut names the parts that were not run, and says why.
 	LeftOut []string `json:"left_out,omitempty"`
 	Panels  []Panel  `json:"panels"`
 	Ratios  []Ratio  `json:"ratios,omitempty"`
-	// Tolerance is what is within.
+	// Tolerance is the deviation up to which a value is within.
 	Tolerance Tolerance `json:"tolerance"`
 	Points    Count     `json:"points"`
 	Claims    Count     `json:"claims"`
 	Reasons   []string  `json:"reasons,omitempty"`
 	Remarks   []string  `json:"remarks,omitempty"`
-	// Against is the file whose curves are in the place of the published ones.
+	// Against is the file whose curves replace the published ones.
 	Against string `json:"against,omitempty"`
-	// Measured: what is called published was measured on the program itself.
+	// Measured: the values called published were measured on quillon itself.
 	Measured bool `json:"measured,omitempty"`
-	// Inputs say which points are no predictions, and why.
+	// Inputs say which points are not predictions, and why.
 	Inputs []string `json:"inputs,omitempty"`
 	own    bool     // nothing was published
 }
@@ -165,7 +165,7 @@ func (r *Result) WriteJSON(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// theirs is what values that ours are compared with are called.
+// theirs returns how the values are called that the simulated ones are compared with.
 func (r *Result) theirs() string {
 	switch {
 	case r.Against != "":
@@ -176,7 +176,7 @@ func (r *Result) theirs() string {
 	return "published"
 }
 
-// newResult is the published part of a Result.
+// newResult returns a Result that has the published values only.
 func newResult(f *Figure, p *Published, par Params) *Result {
 	r := &Result{Figure: f.ID, Document: p.Document, Caption: p.Caption, Calibration: f.Calibration, Fitted: f.Fitted, Tolerance: f.tolerance(), Experiment: par.Cause, Against: par.Against, Measured: p.Measured, own: p.empty(),
 		X: p.X, Published: p.Parameters, Parameters: par, Remarks: p.Remarks}
@@ -233,7 +233,7 @@ func newResult(f *Figure, p *Published, par Params) *Result {
 				numeric = false
 			}
 		}
-		if numeric { // shares in percent: by size
+		if numeric { // shares in percent are sorted by size
 			names := make([]string, 0, len(order))
 			for n := range order {
 				names = append(names, n)
@@ -268,11 +268,11 @@ type Value struct {
 	Panel  int
 	Series string
 	X      float64
-	Name   string // category, instead of X
+	Name   string // the category; then X is not used
 	Y      float64
 }
 
-// put adds v.
+// put adds v to the point that it belongs to, or adds a point.
 func (r *Result) put(v Value) error {
 	if v.Panel < 0 || v.Panel >= len(r.Panels) {
 		return fmt.Errorf("figure %s: no panel %d", r.Figure, v.Panel)
@@ -307,7 +307,7 @@ func (r *Result) put(v Value) error {
 	return nil
 }
 
-// category is the abscissa of a category, a new one if need be.
+// category returns the abscissa of a category, which may be new.
 func (r *Result) category(panel int, name string) float64 {
 	next := 0.0
 	for _, c := range r.Panels[panel].Curves {
@@ -327,7 +327,7 @@ func round(v float64) float64 {
 	return v
 }
 
-// find is the point of a curve at x (a number or a category).
+// find returns the point of a curve at x (a number or a category), nil if there is none.
 func (r *Result) find(panel int, series string, x any) *Point {
 	if panel >= len(r.Panels) {
 		return nil
@@ -346,7 +346,7 @@ func (r *Result) find(panel int, series string, x any) *Point {
 	return nil
 }
 
-// compare fills in c's error and verdict.
+// compare computes c's error and verdict.
 func (c *Comparison) compare(tolerance float64) {
 	if c.Published == nil || c.Ours == nil || *c.Published == 0 {
 		return
@@ -360,7 +360,7 @@ func (c *Comparison) compare(tolerance float64) {
 	}
 }
 
-// judge compares all points and ratios.
+// judge gives every point and every ratio its verdict and its reason.
 func (r *Result) judge(f *Figure) {
 	for _, cl := range f.ratios {
 		r.Ratios = append(r.Ratios, Ratio{Claim: cl.claim, Comparison: Comparison{
@@ -371,7 +371,7 @@ func (r *Result) judge(f *Figure) {
 	if len(r.Altered) > 0 && r.Against == "" {
 		return
 	}
-	used := map[string]int{} // reason -> its number
+	used := map[string]int{} // the number of each reason
 	explain := func(c *Comparison, applies func(*reason) bool) {
 		if c.Verdict != Missed && c.Verdict != Cancels || r.Against != "" {
 			return
@@ -426,7 +426,7 @@ func (r *Result) judge(f *Figure) {
 	}
 }
 
-// unpublish takes the published curves away: they are of other parameters.
+// unpublish removes the published points, because they are of other parameters.
 func (r *Result) unpublish() {
 	for i := range r.Panels {
 		p := &r.Panels[i]
@@ -436,7 +436,7 @@ func (r *Result) unpublish() {
 	}
 }
 
-// trim takes curves away that have no points.
+// trim removes curves without points.
 func (r *Result) trim() {
 	for i := range r.Panels {
 		p := &r.Panels[i]
@@ -449,7 +449,7 @@ func (p *Point) outside() bool {
 	return p != nil && (p.Verdict == Missed || p.Verdict == Explained)
 }
 
-// point is the point that e names; nil when it is a number.
+// point returns the point that e names; nil if e is a number.
 func (e ref) point(r *Result) *Point {
 	if e.series == "" {
 		return nil
@@ -464,7 +464,7 @@ func (f *Figure) NoPrediction() bool {
 	})
 }
 
-// Inputs say which points are no predictions.
+// Inputs say which curves and points are not predictions.
 func (f *Figure) Inputs() (texts []string) {
 	for _, c := range f.Fitted {
 		texts = append(texts, c)
@@ -477,7 +477,7 @@ func (f *Figure) Inputs() (texts []string) {
 	return texts
 }
 
-// input reports whether nothing was predicted for a point.
+// input reports whether a point is an input, for which nothing was predicted.
 func (f *Figure) input(panel int, series string, p *Point) bool {
 	if f.Calibration || slices.Contains(f.Fitted, series) {
 		return true

@@ -13,12 +13,12 @@ const nameSherman = "Sherman"
 
 // Causes of Sherman's figures.
 const (
-	causeFlat = "flat-locks" // clients of a host hand no locks over
+	causeFlat = "flat-locks" // clients of a host do not hand locks to each other
 	causeNode = "one-node"   // the tree lies on one memory node
 )
 
-// shermanRack is a run as the published ones were: 8 hosts that are peers, so that the tree lies on
-// 8 memory nodes (Grant, section 3.4: "requests are partitioned across machines").
+// shermanRack is a run like the published ones: 8 hosts that are peers, so that the tree lies on 8 memory
+// nodes (Grant, section 3.4: "requests are partitioned across machines").
 func shermanRack(par Params) sim.ShermanConfig {
 	c := sim.ShermanConfig{Nodes: 8, StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 8, Zipf: 0.99, Items: cuckooItems}}
 	c.Flat = par.Cause == causeFlat
@@ -28,8 +28,8 @@ func shermanRack(par Params) sim.ShermanConfig {
 	return c
 }
 
-// withShermans adds Sherman's curves to the figures that have them: throughput by clients, and two latencies
-// that do not depend on how full a table is.
+// withShermans adds Sherman's jobs to the figures that have its curves: throughput by number of clients, and
+// two latencies that do not depend on how full a table is.
 func withShermans(fs []*Figure) []*Figure {
 	writes := map[string]float64{"3.9": 0, "3.10": 0.05, "3.11": 0.5}
 	for _, f := range fs {
@@ -82,7 +82,7 @@ func shermanClients(writes float64) func(*Published, Params) ([]job, error) {
 	}
 }
 
-// shermanLatency is of 8 clients, half of whose operations are insertions.
+// shermanLatency makes the job of a run of 8 clients; half of the operations are insertions.
 func shermanLatency(_ *Published, par Params) ([]job, error) {
 	c := shermanRack(par)
 	c.Zipf, c.Items, c.Writes, c.Insert = 0, 0, 0.5, true
@@ -95,7 +95,7 @@ func shermanLatency(_ *Published, par Params) ([]job, error) {
 	return []job{j}, err
 }
 
-// shermanJob is one run on the rack.
+// shermanJob makes the job of one run on the rack.
 func shermanJob(par Params, name string, c sim.ShermanConfig, values func(*sim.ShermanMeasured) []Value) (job, error) {
 	nic, err := par.nic()
 	if err != nil {
@@ -104,7 +104,7 @@ func shermanJob(par Params, name string, c sim.ShermanConfig, values func(*sim.S
 	c.NIC, c.Seed = nic, par.Seed
 	c.Warmup, c.Measure = 500*time.Microsecond, 2*time.Millisecond
 	if c.Writes > 0 && !c.Insert {
-		// Until as many clients wait for the locks of popular keys as ever will.
+		// By then as many clients wait for the locks of popular keys as ever will.
 		c.Warmup, c.Measure = 6*time.Millisecond, 3*time.Millisecond
 	}
 	if par.Quick {
@@ -123,14 +123,15 @@ func shermanJob(par Params, name string, c sim.ShermanConfig, values func(*sim.S
 	}}, nil
 }
 
-// shermanBox is an experiment that no paper has: Sherman's locks beneath a swordbox.
+// shermanBox returns an experiment that no paper has: Sherman's locks behind a swordbox.
 func shermanBox() *Figure {
 	return &Figure{
 		ID: "sherman-box", data: "sherman-box", takes: []string{"keys", "zipf", "hosts", "threads", "nic"}, overThreads: true, jobs: shermanBoxed,
 	}
 }
 
-// shermanBoxed has a job for each point: by share of writes, by who hands locks over, and by what the box does.
+// shermanBoxed makes a job of each point: by share of writes, by whether clients of a host hand locks over,
+// and by what the box does.
 func shermanBoxed(_ *Published, par Params) (jobs []job, err error) {
 	threads := []int{1, 4, 10, 20, 40}
 	if par.Quick {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Sherman's and HERD's curves are runs in each figure that has them, one for each published point.
+// Sherman's and HERD's curves are run in each figure that has them, with one value for each published point.
 func TestShermanAndHERD(t *testing.T) {
 	for id, c := range map[string]struct {
 		name string
@@ -32,8 +32,8 @@ func TestShermanAndHERD(t *testing.T) {
 	}
 }
 
-// What is certain of Sherman: that 8 clients read as fast as published, and that with locks each for itself
-// its throughput collapses, as published, and handed over it does not.
+// 8 clients of Sherman read at most 25 % faster than published. With locks that each client takes for itself the
+// throughput collapses, as published; with locks that are handed over it does not.
 func TestShermanCollapse(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -66,7 +66,7 @@ func TestShermanCollapse(t *testing.T) {
 	}
 }
 
-// The experiment that no paper has compares nothing, and says so; parameters reach it.
+// The experiment that no paper has compares nothing, and says so. It takes the parameters.
 func TestShermanBoxed(t *testing.T) {
 	fs, err := Find("sherman-box")
 	if err != nil {

@@ -19,7 +19,7 @@ const (
 	nameAll   = "Datacenter-consolidated"
 )
 
-// supernic are the figures of SuperNIC's traffic and costs.
+// supernic returns the figures of SuperNIC's traffic and costs.
 func supernic() []*Figure {
 	var consolidation []ratio
 	for _, t := range []string{"FB-DB", "FB-Hadoop", "FB-Web"} {
@@ -74,9 +74,10 @@ func supernic() []*Figure {
 	}
 }
 
-// Why points of scaling are outside the tolerance. The bounds that reasons allow come from the set-up or the source's text: the sNIC's
-// slowdown is between that of as-instant, 0, and static-avg's; OpEx between what the work fills and all regions; one region instead of two
-// takes twice as long at most, and so it is with others in the second one.
+// Why points of the figures about scaling are outside the tolerance. The bounds that the reasons name come
+// from the set-up or the source's text. The sNIC's slowdown is between 0, that of as-instant, and that of
+// static-avg. OpEx is between what the work fills and all regions. On one region instead of two a load takes
+// at most twice as long, also when others use the second region.
 const (
 	reasonPassing = "What passes a board on its way to another costs nothing here: OpEx is the time of regions. The source counts its energy, and does not say how much that is."
 	reasonSpread  = "The switch spreads a load that is all that a board can do over both boards, and the board over all of its regions. So three or four are accessed, " +
@@ -95,14 +96,13 @@ const (
 
 const day = 86400 // intervals of a second
 
-// racks are the generator's parameters for a trace of figure 5.2: 64 racks of
-// 44 endpoints, in which bursts last half a second on average. Parameters that the three
-// bars of a trace do not fix were chosen: the numbers of racks and endpoints, the
-// bursts' length, and that there is nothing between bursts.
+// racks are the generator's parameters for a trace of figure 5.2: 64 racks of 44 endpoints, in which bursts
+// last half a second on average. The three bars of a trace do not fix all parameters. The others were chosen:
+// the numbers of racks and endpoints, the length of bursts, and that nothing is sent between bursts.
 type racks struct {
 	trace string
-	// Fitted: share to the sum of peaks over the data centre's peak,
-	// correlation to that over the racks' peaks.
+	// share is fitted to the ratio of the sum of all peaks to the data centre's peak, correlation to the
+	// ratio of that sum to the sum of the racks' peaks.
 	share, correlation float64
 }
 
@@ -114,8 +114,8 @@ func fitted() []racks {
 	}
 }
 
-// traced runs on a trace of one's own, in place of a figure's generated loads: by
-// seconds, as these are. of makes the values of what was measured.
+// traced makes a job that measures a trace of the user, by seconds, in place of a figure's generated loads.
+// of makes the values from what was measured.
 func traced(par Params, of func(context.Context, traffic.Source, *traffic.Stats) ([]Value, error)) ([]job, error) {
 	return []job{{name: filepath.Base(par.Trace), cost: 1, run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
 		src, err := traffic.File(par.Trace, traffic.ByIP, func(read, size int64) { progress(float64(read) / float64(max(read, size, 1))) })
@@ -130,8 +130,8 @@ func traced(par Params, of func(context.Context, traffic.Source, *traffic.Stats)
 	}}}, nil
 }
 
-// peaks is figure 5.2: peaks of a day of seconds. Those of a trace of one's own
-// are bytes a second.
+// peaks makes the jobs of figure 5.2: peaks of a day of seconds. Values of a user's trace are in bytes a
+// second; the others are scaled so that the sum of all peaks is the published one.
 func peaks(p *Published, par Params) ([]job, error) {
 	if par.Trace != "" {
 		return traced(par, func(_ context.Context, _ traffic.Source, s *traffic.Stats) ([]Value, error) {
@@ -145,7 +145,7 @@ func peaks(p *Published, par Params) ([]job, error) {
 	}
 	var jobs []job
 	for _, w := range fitted() {
-		if par.Quick && w.share > 0.01 { // most of the time
+		if par.Quick && w.share > 0.01 { // takes most of the time
 			continue
 		}
 		sum, _ := p.at(0, nameApart, w.trace)
@@ -199,7 +199,7 @@ func peaks(p *Published, par Params) ([]job, error) {
 	return jobs, nil
 }
 
-// spikes is figure 5.3: how many endpoints spike together.
+// spikes makes the job of figure 5.3: the share of time in which so many endpoints spike together.
 func spikes(p *Published, par Params) ([]job, error) {
 	if par.Trace != "" {
 		return traced(par, func(ctx context.Context, src traffic.Source, s *traffic.Stats) ([]Value, error) {
@@ -209,7 +209,7 @@ func spikes(p *Published, par Params) ([]job, error) {
 	}
 	days, most := 30, 10
 	if par.Quick {
-		days, most = 3, 7 // more is rare
+		days, most = 3, 7 // more at the same time is rare
 	}
 	return []job{{
 		name: strconv.Itoa(days) + " days",
@@ -255,7 +255,7 @@ func percentages(shares []float64) (vs []Value) {
 	return vs
 }
 
-// measure measures a source.
+// measure measures the load of a source by intervals.
 func measure(ctx context.Context, src traffic.Source, interval time.Duration) (*traffic.Stats, error) {
 	m, err := traffic.NewMeter(src, interval)
 	if err != nil {
@@ -267,7 +267,7 @@ func measure(ctx context.Context, src traffic.Source, interval time.Duration) (*
 	return m.Stats()
 }
 
-// together is the share of time in which so many endpoints of a source spike.
+// together returns the share of time in which 0, 1, 2 … endpoints of a source spike.
 func together(ctx context.Context, src traffic.Source, s *traffic.Stats) ([]float64, error) {
 	k := traffic.NewSpikes(s, 2)
 	if err := each(ctx, src, k.Add); err != nil {
@@ -288,7 +288,7 @@ func each(ctx context.Context, src traffic.Source, add func(traffic.Event) error
 	})
 }
 
-// capEx is figure 5.8.
+// capEx makes the job of figure 5.8.
 func capEx(*Published, Params) ([]job, error) {
 	return []job{{name: "designs", cost: 1, run: func(context.Context, func(float64)) ([]Value, error) {
 		var vs []Value
@@ -299,23 +299,24 @@ func capEx(*Published, Params) ([]job, error) {
 	}}}, nil
 }
 
-// The load of figures 5.12 and 5.13: four endpoints of key/value requests
-// in bursts, on an sNIC whose regions handle 100 Gb/s each, as the tasks of figure 5.20. The figures depend on
-// the ratio of the load to a region, 13 % and 30 % of one, and how much of a region's work the packet store holds.
+// The load of figures 5.12 and 5.13: four endpoints that send key/value requests in bursts, to an sNIC whose
+// regions handle 100 Gb/s each, as the tasks of figure 5.20 do. The figures depend on the ratio of an
+// endpoint's load to a region's capacity, 13 % and 30 %, and on how much of a region's work the packet store
+// holds.
 const (
 	regionRate = 100e9
 	calmRate   = 0.13 * regionRate
 	burstRate  = 0.30 * regionRate
 	burstShare = 0.55
 	burstTime  = 15 * time.Millisecond
-	// Low correlation is of endpoints that burst on their own, high of those that
-	// burst together.
+	// With low correlation endpoints burst independently of each other, with high correlation all at the same
+	// time.
 	lowCorrelation  = 0
 	highCorrelation = 1
 )
 
-// foreground is the load of so many intervals of a millisecond, and the sum of
-// regions that each endpoint needs for its own peak.
+// foreground returns the load in intervals of a millisecond, and the sum of the regions that the endpoints
+// would need for their own peaks.
 func foreground(correlation float64, intervals int, seed uint64) (*sim.Load, float64, error) {
 	f := &traffic.Facebook{
 		Endpoints: 4, Interval: time.Millisecond, Intervals: intervals,
@@ -345,7 +346,7 @@ func scaled(regions int) sim.ScaledConfig {
 	return sim.ScaledConfig{Regions: regions, Capacity: regionRate, Victims: 100, Turn: 100 * time.Millisecond, Piece: 25 * time.Microsecond}
 }
 
-// repeats is how often figures of scaling are run, for how many intervals each.
+// repeats returns how often figures about scaling are run, and for how many intervals each time.
 func repeats(par Params) (times, intervals int) {
 	if par.Quick {
 		return 1, 20000
@@ -353,7 +354,7 @@ func repeats(par Params) (times, intervals int) {
 	return 8, 60000
 }
 
-// scaling is figure 5.12.
+// scaling makes the jobs of figure 5.12.
 func scaling(_ *Published, par Params) ([]job, error) {
 	times, intervals := repeats(par)
 	var jobs []job
@@ -400,7 +401,7 @@ func scaling(_ *Published, par Params) ([]job, error) {
 	return jobs, nil
 }
 
-// sensitivity is figure 5.13.
+// sensitivity makes the jobs of figure 5.13.
 func sensitivity(_ *Published, par Params) ([]job, error) {
 	times, intervals := repeats(par)
 	var jobs []job
@@ -440,10 +441,12 @@ func sensitivity(_ *Published, par Params) ([]job, error) {
 	return jobs, nil
 }
 
-// Rates of figure 5.10, which the source does not give: two regions' load fits on the cable between two boards.
+// poolRate, in bit/s, is what a region handles in figure 5.10; the source does not say it. The load of two
+// regions fits on the cable between two boards.
 const poolRate = 40e9
 
-// background is figure 5.10: a foreground that fills a board of two regions, and a background of which 100 % fill one.
+// background makes the jobs of figure 5.10: a foreground that fills a board of two regions, and a background,
+// of which 100 % fill one region.
 func background(p *Published, par Params) ([]job, error) {
 	const lead = 50 * time.Millisecond
 	length := lead + 2*time.Second

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The figures of traffic and cost run, and give the same values for the same seed.
+// The figures of traffic and cost give the same values for the same seed.
 func TestSupernic(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes up to half a minute")
@@ -38,7 +38,7 @@ func TestSupernic(t *testing.T) {
 	}
 }
 
-// Costs agree with the bars to the cent that the picture resolves.
+// Costs agree with the bars to one cent, the resolution of the picture.
 func TestCostBars(t *testing.T) {
 	fs, _ := Find("5.8")
 	r, err := fs[0].Run(context.Background(), Params{}, nil)
@@ -60,8 +60,8 @@ func TestWrap(t *testing.T) {
 	}
 }
 
-// Figures 5.12 and 5.13 have, with another seed than the load was fitted with, the order of schemes of
-// the source's text.
+// Figures 5.12 and 5.13 have the order of schemes of the source's text, with another seed than the load was
+// fitted with.
 func TestOrders(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes up to half a minute")
@@ -84,7 +84,8 @@ func TestOrders(t *testing.T) {
 	r := quick(t, "5.12")
 	for _, x := range []string{"low correlation", "high correlation"} {
 		ascends("slowdown, "+x, at(r, 0, "static-max", x), at(r, 0, "as-instant", x), at(r, 0, "sNIC", x), at(r, 0, "static-avg", x))
-		// Published is sNIC's below as-instant's. The board gives packets to all its instances, and so all of them are paid for.
+		// Published, sNIC's OpEx is below as-instant's. The board gives packets to all its instances, so all
+		// of them are paid for.
 		ascends("OpEx, "+x, at(r, 1, "static-avg", x), at(r, 1, "as-instant", x), at(r, 1, "sNIC", x), at(r, 1, "static-max", x))
 	}
 	ascends("sNIC's slowdown", at(r, 0, "sNIC", "low correlation"), at(r, 0, "sNIC", "high correlation"))
@@ -99,7 +100,7 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// quick is a figure that was rerun for a short time, of which nothing is outside the tolerance without a reason.
+// quick runs a figure for a short time. No point may be outside the tolerance without a reason.
 func quick(t *testing.T, id string) *Result {
 	t.Helper()
 	fs, err := Find(id)

@@ -10,8 +10,8 @@ import (
 	"text/tabwriter"
 )
 
-// WriteTable writes every point and ratio beside the published one, the
-// reasons of what is outside the tolerance, and a summary.
+// WriteTable writes every point and ratio beside the published one, the reasons for what is outside the
+// tolerance, and a summary.
 func (r *Result) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %s\n", r.Figure, r.Caption)
@@ -87,7 +87,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 	return nil
 }
 
-// Summary is one line: how many points and ratios are inside the tolerance.
+// Summary says in one line how many points and ratios are inside the tolerance.
 func (r *Result) Summary() string {
 	if len(r.Altered) > 0 && r.Against == "" {
 		return fmt.Sprintf("%s: not compared (%s)", r.Figure, strings.Join(r.Altered, ", "))
@@ -117,7 +117,7 @@ func (r *Result) Summary() string {
 	return s
 }
 
-// restated is how many points that are inputs come out as published.
+// restated returns how many points that are inputs come out as published.
 func (r *Result) restated() (n int) {
 	for _, p := range r.Panels {
 		for _, c := range p.Curves {
@@ -131,7 +131,7 @@ func (r *Result) restated() (n int) {
 	return n
 }
 
-// missed is how many points and ratios are not held, and no experiment shows why.
+// missed returns how many points and ratios are not held without an experiment that shows why.
 func (r *Result) missed() int {
 	return r.Points.Missed + r.Points.Cancels + r.Claims.Missed + r.Claims.Cancels
 }
@@ -139,7 +139,7 @@ func (r *Result) missed() int {
 // OK reports whether nothing was missed.
 func (r *Result) OK() bool { return r.missed() == 0 }
 
-// mark says what is to be noticed about c.
+// mark returns what the table shows beside c.
 func (c *Comparison) mark() string {
 	switch {
 	case c.Verdict == Missed && c.Reason > 0:
@@ -156,7 +156,8 @@ func (c *Comparison) mark() string {
 	return ""
 }
 
-// value has three significant digits, or all before the point.
+// value formats a number with three significant digits, or with all digits before the point if these are
+// more.
 func value(v *float64) string {
 	switch {
 	case v == nil:
@@ -179,7 +180,7 @@ func percent(e *float64) string {
 	return fmt.Sprintf("%+.0f %%", 100**e)
 }
 
-// partial reports whether only some of the points were run.
+// partial reports whether only some of the points were run, or other ones than published.
 func (r *Result) partial() bool {
 	return r.Parameters.Quick || r.Against != "" || len(r.Altered) > 0 || len(r.Parameters.Threads) > 0
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/quillon/quillon/rack/rnic"
 )
 
-// Threads with a queue pair each in the verbs' figures.
+// verbsThreads is the number of threads, with a queue pair each, in the verbs' figures.
 const verbsThreads = 24
 
 // streamDepth keeps a queue pair busy whatever the round trip is.
 const streamDepth = 64
 
-// rate is v with how many requests a second were measured.
+// rate returns v with the measured rate, in millions of requests a second.
 func (v Value) rate(m sim.VerbsMeasured, err error) ([]Value, error) {
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (v Value) rate(m sim.VerbsMeasured, err error) ([]Value, error) {
 	return []Value{v}, nil
 }
 
-// verbsJob measures one point.
+// verbsJob makes the job of one point.
 func verbsJob(par Params, v Value, c sim.VerbsConfig) (job, error) {
 	nic, err := par.nic()
 	if err != nil {
@@ -52,8 +52,7 @@ func verbsJob(par Params, v Value, c sim.VerbsConfig) (job, error) {
 	}, nil
 }
 
-// verbsJobs makes a job of every published point; config says how a point is
-// measured.
+// verbsJobs makes a job of every published point; config returns how a point is measured.
 func verbsJobs(config func(q int, series string, at coord) sim.VerbsConfig) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		var jobs []job
@@ -79,7 +78,8 @@ func verbsJobs(config func(q int, series string, at coord) sim.VerbsConfig) func
 func few(i, n int) bool { return i == 0 || i == n/2 || i == n-1 }
 
 var (
-	// inFlight is figure 1.1: 24 threads, one more request each a step.
+	// inFlight makes the jobs of figure 1.1: 24 threads, each with one more request in flight from point to
+	// point.
 	inFlight = verbsJobs(func(_ int, series string, at coord) sim.VerbsConfig {
 		op := map[string]rnic.Op{"Write": rnic.OpWrite, "Read": rnic.OpRead, "CAS": rnic.OpCompareSwap}[series]
 		return sim.VerbsConfig{Op: op, QPs: verbsThreads, Outstanding: int(at.x) / verbsThreads}
@@ -99,8 +99,7 @@ var (
 	queuePairs = verbsJobs(func(_ int, _ string, at coord) sim.VerbsConfig {
 		return sim.VerbsConfig{Op: rnic.OpWrite, QPs: int(at.x), Outstanding: streamDepth, Stream: true}
 	})
-	// serialized is figure 2.3: CAS of many queue pairs, WRITE of one, one
-	// address.
+	// serialized is figure 2.3: CAS by many queue pairs, WRITEs by one, to one address.
 	serialized = verbsJobs(func(_ int, series string, at coord) sim.VerbsConfig {
 		c := sim.VerbsConfig{Op: rnic.OpCompareSwap, QPs: verbsThreads, Outstanding: 15, Addresses: 1, Fails: true, Device: series == "Device memory"}
 		if at.name == "Write" {
@@ -108,16 +107,15 @@ var (
 		}
 		return c
 	})
-	// oneAddress is the single-key-verbs run of the lab: host memory, then
-	// device memory.
+	// oneAddress is the lab's run single-key-verbs: host memory, then device memory.
 	oneAddress = verbsJobs(func(q int, series string, at coord) sim.VerbsConfig {
 		op := map[string]rnic.Op{"WRITE": rnic.OpWrite, "READ": rnic.OpRead, "CAS": rnic.OpCompareSwap, "FAA": rnic.OpFetchAdd}[series]
 		return sim.VerbsConfig{Op: op, QPs: verbsThreads, Outstanding: int(at.x) / verbsThreads, Addresses: 1, Fails: true, Device: q == 1}
 	})
 )
 
-// replaced is figure 2.9: CAS of one word through the middlebox, as they are
-// and as WRITEs on one connection.
+// replaced makes the jobs of figure 2.9: CAS of one word through the middlebox, unchanged and as WRITEs on
+// one connection.
 func replaced(p *Published, par Params) ([]job, error) {
 	nic, err := par.nic()
 	if err != nil {

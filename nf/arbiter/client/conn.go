@@ -33,7 +33,7 @@ func (g *Grant) Holds() bool {
 
 // Conn is a client with a socket. Its methods may be called by any goroutine.
 type Conn struct {
-	clk  *clock.Wall
+	clk  clock.Clock // it goes on while the machine is suspended: leases do
 	sock *net.UDPConn
 	bell chan struct{} // something is to be sent
 	done chan struct{} // closed with the socket
@@ -68,7 +68,7 @@ func Dial(arbiter netip.AddrPort, cfg Config) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{clk: clock.NewWall(), sock: sock, bell: make(chan struct{}, 1), done: make(chan struct{}), asks: map[uint32]chan Event{}}
+	c := &Conn{clk: clock.NewBoot(), sock: sock, bell: make(chan struct{}, 1), done: make(chan struct{}), asks: map[uint32]chan Event{}}
 	if cfg.Incarnation == 0 {
 		cfg.Incarnation = uint64(c.clk.Now())
 	}

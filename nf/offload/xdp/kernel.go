@@ -21,6 +21,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
@@ -201,13 +202,7 @@ func (k *Kernel) PutTunnel(key [offload.TunnelKeyLen]byte, id uint16, local [6]b
 func (k *Kernel) DeleteTunnel(key [offload.TunnelKeyLen]byte) { _ = k.tunnels.Delete(key[:]) }
 
 // Clock implements offload.Kernel.
-func (k *Kernel) Clock() int64 {
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
-		return 0
-	}
-	return ts.Nano()
-}
+func (k *Kernel) Clock() int64 { return clock.Kernel() }
 
 // Paths sets sums[i] to what all processors have counted for path i.
 func (k *Kernel) Paths(sums []offload.Counts) error {

@@ -82,7 +82,8 @@ type Port struct {
 
 	claim       *claim // nil: none
 	off         *offload.Interface
-	own, peer   offload.Mask
+	record      string         // file that has what Close puts back
+	restore     offload.Record // what Close puts back
 	changed     []string
 	mu          sync.Mutex
 	closed      atomic.Bool
@@ -165,7 +166,7 @@ func Open(cfg Config) (_ *Port, err error) {
 		return nil, err
 	}
 	if !cfg.LeaveOffloads {
-		if p.own, p.peer, p.changed, err = p.off.Set(false); err != nil {
+		if err = p.change(l.Attrs().Index); err != nil {
 			return nil, err
 		}
 	}
@@ -180,6 +181,52 @@ func Open(cfg Config) (_ *Port, err error) {
 		return nil, fmt.Errorf("bind to %s: %w", cfg.Interface, err)
 	}
 	return p, nil
+}
+
+// change sets offloads, with what it is about to change on record, so that it can be undone after the process was
+// killed. What a killed process left on record is undone with it.
+func (p *Port) change(index int) (err error) {
+	if p.cfg.Alone { // else the record may be that of another process, which goes on
+		if p.record, err = offload.RecordFile(index); err != nil {
+			return err
+		}
+		if p.restore, err = offload.ReadRecord(p.record); err != nil {
+			return err
+		}
+	}
+	p.changed, err = p.again()
+	return err
+}
+
+// again sets offloads that are not as they must be, and returns these.
+func (p *Port) again() ([]string, error) {
+	own, peer, err := p.off.Plan(false)
+	if err != nil {
+		return nil, err
+	}
+	planned := p.restore
+	planned.Owe(offload.Record{offload.Own: uint64(own), offload.Peer: uint64(peer)})
+	if planned != p.restore {
+		if err := offload.WriteRecord(p.record, planned); err != nil {
+			return nil, fmt.Errorf("keep on record how %s was: %w", p.cfg.Interface, err)
+		}
+	}
+	own, peer, changed, err := p.off.Set(false)
+	p.restore.Owe(offload.Record{offload.Own: uint64(own), offload.Peer: uint64(peer)})
+	return changed, err
+}
+
+// Keep implements port.Keeper.
+func (p *Port) Keep() ([]string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Load() || p.cfg.LeaveOffloads {
+		return nil, nil
+	}
+	if own, peer, err := p.off.Plan(false); err != nil || own == 0 && peer == 0 {
+		return nil, err
+	}
+	return p.again()
 }
 
 // arm gives message i a Buf to receive into: when the pool is empty that of a
@@ -418,10 +465,21 @@ func (p *Port) Close() error {
 		errs = append(errs, unix.Close(p.fd))
 	}
 	if p.off != nil {
-		err := p.off.Restore(p.own, p.peer)
-		if !errors.Is(err, unix.ENODEV) {
-			errs = append(errs, err)
+		err := p.off.Restore(offload.Mask(p.restore[offload.Own]), offload.Mask(p.restore[offload.Peer]))
+		if p.restore[offload.Promiscuous] != 0 { // of a killed process with AF_XDP
+			l, e := netlink.LinkByName(p.cfg.Interface)
+			if e == nil {
+				e = netlink.SetPromiscOff(l)
+			}
+			err = errors.Join(err, e)
 		}
+		if errors.Is(err, unix.ENODEV) { // its settings are gone with it
+			err = nil
+		}
+		if err == nil && p.record != "" { // else it stays on record, for Detach or the next process
+			err = offload.WriteRecord(p.record, offload.Record{})
+		}
+		errs = append(errs, err)
 		p.off.Close()
 	}
 	return errors.Join(append(errs, p.claim.close())...)

@@ -458,7 +458,7 @@ func (w *Pair) joined(cfg PairConfig, progA, progB choice) error {
 	}
 	for _, d := range []*device{w.a, w.b} {
 		// By now its program has what to put back.
-		if err := d.forget([4]uint64{}); err != nil {
+		if err := d.forget(offload.Record{}); err != nil {
 			return err
 		}
 		i := d.info()
@@ -795,16 +795,16 @@ func unwire(name string) (err error) {
 	if err != nil {
 		return fmt.Errorf("interface %q: %w", name, err)
 	}
-	record, err := recordFile(l.Attrs().Index)
+	record, err := offload.RecordFile(l.Attrs().Index)
 	if err != nil {
 		return err
 	}
-	words, err := readRecord(record)
+	words, err := offload.ReadRecord(record)
 	if err != nil {
 		return err
 	}
 	a, err := xsk.AttachedTo(l.Attrs().Index)
-	if err != nil || a == nil && words == [4]uint64{} {
+	if err != nil || a == nil && words == (offload.Record{}) {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
@@ -826,19 +826,19 @@ func unwire(name string) (err error) {
 		} else {
 			unknown = fmt.Errorf("interface %s is free, and its settings stay as they are: how they were is not known: %w", name, err)
 		}
-		if err := writeRecord(record, words); err != nil && !noRoom(err) {
+		if err := offload.WriteRecord(record, words); err != nil && !offload.NoRoom(err) {
 			return err
 		}
 		if err := takeOff(l.Attrs().Index, a.Prog, a.Mode); err != nil {
 			return fmt.Errorf("detach from %s: %w", name, err)
 		}
 	}
-	err = off.Restore(offload.Mask(words[restoreOwn]), offload.Mask(words[restorePeer]))
-	if words[restorePromisc] != 0 {
+	err = off.Restore(offload.Mask(words[offload.Own]), offload.Mask(words[offload.Peer]))
+	if words[offload.Promiscuous] != 0 {
 		err = errors.Join(err, netlink.SetPromiscOff(l))
 	}
 	if err == nil { // else it stays on record, for another try
-		err = writeRecord(record, [4]uint64{})
+		err = offload.WriteRecord(record, offload.Record{})
 	}
 	return errors.Join(unknown, err)
 }

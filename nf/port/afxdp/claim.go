@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/clock"
 )
 
@@ -32,7 +33,7 @@ func claims(names ...string) (all []claim, err error) {
 		if err != nil {
 			continue // find says so
 		}
-		file, err := recordFile(l.Attrs().Index)
+		file, err := offload.RecordFile(l.Attrs().Index)
 		if err != nil || file == "" {
 			return all, err
 		}

@@ -28,14 +28,6 @@ import (
 	"github.com/quillon/quillon/nf/port"
 )
 
-// The words of a wire's restore record.
-const (
-	restoreOwn = iota // offload.Mask of the interface
-	restorePeer
-	restorePromisc // 1: promiscuous mode was turned on
-	_
-)
-
 // device is one interface with its sockets and its program.
 type device struct {
 	name  string
@@ -48,12 +40,13 @@ type device struct {
 	ns    netns.NsHandle
 
 	offloads *offload.Interface
+	redirect bool // they are fit for frames that are redirected here
 	changed  []string
-	restore  [4]uint64 // undone on detach
-	fresh    [4]uint64 // of these, what this process changed
-	record   string    // the file that has them when no program has
-	found    [4]uint64 // what was in it: of a process that was killed
-	kept     bool      // it is this process's now
+	restore  offload.Record // undone on detach
+	fresh    offload.Record // of these, what this process changed
+	record   string         // the file that has them when no program has
+	found    offload.Record // what was in it: of a process that was killed
+	kept     bool           // it is this process's now
 	state    *xsk.State
 	sockets  *ebpf.Map
 	bound    *bound
@@ -74,10 +67,10 @@ type device struct {
 	watched  bool          // somebody looks at all frames
 	before   *xsk.Attached // an earlier process's wire
 	attached bool
-	resumed  bool         // prog, state and sockets are the earlier process's
-	recorded [4]uint64    // what it had on record in state
-	taken    *xsk.Program // the earlier process's
-	counted  [][4]uint64  // by queue, what state counted before: see passed
+	resumed  bool           // prog, state and sockets are the earlier process's
+	recorded offload.Record // what it had on record in state
+	taken    *xsk.Program   // the earlier process's
+	counted  [][4]uint64    // by queue, what state counted before: see passed
 }
 
 // find looks at an interface, and changes nothing.
@@ -96,7 +89,7 @@ func find(name string, opt Options) (*device, error) {
 	d := &device{name: name, link: l, index: a.Index, mtu: a.MTU, opt: opt, ns: netns.None(), bound: &bound{}}
 	d.rx, d.any = max(1, a.NumRxQueues), max(1, a.NumRxQueues, a.NumTxQueues)
 	if !opt.Transient {
-		if d.record, err = recordFile(d.index); err != nil {
+		if d.record, err = offload.RecordFile(d.index); err != nil {
 			return nil, err
 		}
 	}
@@ -128,7 +121,7 @@ func find(name string, opt Options) (*device, error) {
 // prepare sets offloads and promiscuous mode, and makes the maps.
 func (d *device) prepare(wire bool) error {
 	var err error
-	if d.found, err = readRecord(d.record); err != nil {
+	if d.found, err = offload.ReadRecord(d.record); err != nil {
 		return err
 	}
 	d.restore = d.found
@@ -137,7 +130,7 @@ func (d *device) prepare(wire bool) error {
 		if err != nil {
 			return fmt.Errorf("interface %s: %w; remove it: ip link set dev %s xdp off", d.name, err, d.name)
 		}
-		d.owe(old.Restore())
+		d.restore.Owe(old.Restore())
 		if err := old.Close(); err != nil {
 			return err
 		}
@@ -168,13 +161,6 @@ func (d *device) prepare(wire bool) error {
 	return err
 }
 
-// owe adds what is to be put back.
-func (d *device) owe(w [4]uint64) {
-	for i := range w {
-		d.restore[i] |= w[i]
-	}
-}
-
 // change sets offloads and promiscuous mode, with what it is about to change on
 // record.
 func (d *device) change(wire bool) error {
@@ -186,29 +172,30 @@ func (d *device) change(wire bool) error {
 func (d *device) changeOffloads(wire bool) error { return d.set(wire, false) }
 
 func (d *device) set(wire, promisc bool) error {
+	d.redirect = d.redirect || wire
 	owed := d.restore
-	var planned [4]uint64
+	var planned offload.Record
 	if !d.opt.LeaveOffloads {
 		own, peer, err := d.offloads.Plan(wire)
 		if err != nil {
 			return err
 		}
-		planned[restoreOwn], planned[restorePeer] = uint64(own), uint64(peer)
+		planned[offload.Own], planned[offload.Peer] = uint64(own), uint64(peer)
 	}
 	if promisc {
-		planned[restorePromisc] = 1
+		planned[offload.Promiscuous] = 1
 	}
-	d.owe(planned)
+	d.restore.Owe(planned)
 	if err := d.keep(); err != nil {
 		return err
 	}
 	// Of what fails, only what was done is undone.
 	d.restore = owed
-	defer func() { d.owe(d.fresh) }()
+	defer func() { d.restore.Owe(d.fresh) }()
 	if !d.opt.LeaveOffloads {
 		own, peer, changed, err := d.offloads.Set(wire)
 		d.changed = append(d.changed, changed...)
-		d.fresh[restoreOwn], d.fresh[restorePeer] = d.fresh[restoreOwn]|uint64(own), d.fresh[restorePeer]|uint64(peer)
+		d.fresh[offload.Own], d.fresh[offload.Peer] = d.fresh[offload.Own]|uint64(own), d.fresh[offload.Peer]|uint64(peer)
 		if err != nil {
 			return err
 		}
@@ -217,16 +204,51 @@ func (d *device) set(wire, promisc bool) error {
 		if err := netlink.SetPromiscOn(d.link); err != nil {
 			return fmt.Errorf("promiscuous mode of %s: %w", d.name, err)
 		}
-		d.fresh[restorePromisc] = 1
+		d.fresh[offload.Promiscuous] = 1
 		d.changed = append(d.changed, d.name+" promisc on")
 	}
 	return nil
 }
 
+// Keep implements port.Keeper.
+func (p *Port) Keep() (changed []string, err error) {
+	d := p.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.attached || d.opt.LeaveOffloads {
+		return nil, nil
+	}
+	if !d.kept {
+		if err := offload.Within(d.ns, d.orphan); err != nil {
+			return nil, err
+		}
+	}
+	if own, peer, err := d.offloads.Plan(d.redirect); err != nil || own == 0 && peer == 0 {
+		return nil, err
+	}
+	n := len(d.changed)
+	err = d.changeOffloads(d.redirect)
+	changed, d.changed = slices.Clone(d.changed[n:]), d.changed[:n]
+	d.state.SetRestore(d.restore)
+	return changed, err
+}
+
+// orphan has what is to be put back on record in the file if the program that has it was taken off the interface.
+func (d *device) orphan() error {
+	a, err := xsk.AttachedTo(d.index)
+	if err != nil {
+		return err
+	}
+	if a != nil && a.Name == xsk.WireProgram {
+		return a.Close()
+	}
+	return errors.Join(d.keep(), a.Close())
+}
+
 // keep has what is to be put back on record in the file.
 func (d *device) keep() error {
 	d.kept = true
-	if err := writeRecord(d.record, d.restore); err != nil {
+	if err := offload.WriteRecord(d.record, d.restore); err != nil {
 		return fmt.Errorf("keep on record how %s was: %w", d.name, err)
 	}
 	return nil
@@ -245,12 +267,12 @@ func (d *device) noOther() error {
 }
 
 // forget makes the file what it was before keep, or removes it.
-func (d *device) forget(found [4]uint64) error {
+func (d *device) forget(found offload.Record) error {
 	if !d.kept {
 		return nil
 	}
 	d.kept = false
-	return writeRecord(d.record, found)
+	return offload.WriteRecord(d.record, found)
 }
 
 // memory is what the sockets of one worker share.
@@ -316,11 +338,7 @@ func (d *device) openPort(queue int, name string, index uint16, m memory) error 
 	if _, ok := p.clk.(*clock.Wall); !ok {
 		p.wall = clock.NewWall()
 	}
-	mono, err := xsk.Monotonic()
-	if err != nil {
-		return err
-	}
-	p.monoOff = mono - int64(p.wall.Now())
+	p.monoOff = clock.Kernel() - int64(p.wall.Now())
 	p.refill()
 	err = bindTo(s, m.umem, d.index, queue, so)
 	switch {
@@ -595,7 +613,7 @@ func (d *device) detach() error {
 		if d.link0 != nil {
 			errs = append(errs, d.link0.Close())
 		} else {
-			if err := d.keep(); !noRoom(err) {
+			if err := d.keep(); !offload.NoRoom(err) {
 				errs = append(errs, err)
 			}
 			err := offload.Within(d.ns, func() error { return takeOff(d.index, d.prog.Prog, d.mode) })
@@ -607,9 +625,9 @@ func (d *device) detach() error {
 	d.opt.step("taken off")
 	err := d.putBack(d.restore)
 	if err == nil { // else it stays on record, for Detach or the next process
-		err = d.forget([4]uint64{})
+		err = d.forget(offload.Record{})
 	}
-	d.restore, d.fresh = [4]uint64{}, [4]uint64{}
+	d.restore, d.fresh = offload.Record{}, offload.Record{}
 	return errors.Join(append(errs, err)...)
 }
 
@@ -642,12 +660,12 @@ func (d *device) closed() error {
 }
 
 // putBack undoes changed settings.
-func (d *device) putBack(w [4]uint64) error {
+func (d *device) putBack(w offload.Record) error {
 	var errs []error
 	if d.offloads != nil {
-		errs = append(errs, d.offloads.Restore(offload.Mask(w[restoreOwn]), offload.Mask(w[restorePeer])))
+		errs = append(errs, d.offloads.Restore(offload.Mask(w[offload.Own]), offload.Mask(w[offload.Peer])))
 	}
-	if w[restorePromisc] != 0 {
+	if w[offload.Promiscuous] != 0 {
 		errs = append(errs, offload.Within(d.ns, func() error { return netlink.SetPromiscOff(d.link) }))
 	}
 	// An interface that is gone took its settings with it.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/quillon/quillon/internal/xsk"
 	"github.com/quillon/quillon/internal/xsk/offload"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -117,7 +118,7 @@ func TestKilledHalfway(t *testing.T) {
 			bed := newBed(t, 1500, 1)
 			was := settings(t, bed)
 			records := func() []string {
-				file, err := recordFile(0)
+				file, err := offload.RecordFile(0)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -212,7 +213,7 @@ func TestNoRecord(t *testing.T) {
 	was := settings(t, bed)
 	// The thread ends with the test, and what it sees of the file system too.
 	if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-		unix.Mount("none", recordDir, "tmpfs", unix.MS_RDONLY, "")); err != nil {
+		unix.Mount("none", offload.RecordDir, "tmpfs", unix.MS_RDONLY, "")); err != nil {
 		t.Fatal(err)
 	}
 	w, err := OpenPair(PairConfig{A: "dutA", B: "dutB"})
@@ -235,7 +236,7 @@ func TestNoRoomForRecord(t *testing.T) {
 	bed := newBed(t, 1500, 1)
 	was := settings(t, bed)
 	if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-		unix.Mount("none", recordDir, "tmpfs", 0, "size=64k")); err != nil {
+		unix.Mount("none", offload.RecordDir, "tmpfs", 0, "size=64k")); err != nil {
 		t.Fatal(err)
 	}
 	for _, keep := range []bool{false, true} {
@@ -243,7 +244,7 @@ func TestNoRoomForRecord(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(recordDir+"/full", make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		if err := os.WriteFile(offload.RecordDir+"/full", make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 			t.Fatal(err)
 		}
 		if err := w.Close(); err != nil {
@@ -258,7 +259,7 @@ func TestNoRoomForRecord(t *testing.T) {
 		if now := settings(t, bed); now != was {
 			t.Errorf("was\n%s\nis\n%s", was, now)
 		}
-		if err := os.Remove(recordDir + "/full"); err != nil {
+		if err := os.Remove(offload.RecordDir + "/full"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -601,9 +602,9 @@ func TestResumed(t *testing.T) {
 	}
 	run(usual, false)
 	// One that is killed leaves a heartbeat that is fresh for a while.
-	now, err := xsk.Monotonic()
+	var err error
 	for _, name := range []string{"dutA", "dutB"} {
-		err = errors.Join(err, beat(name, uint64(now)))
+		err = errors.Join(err, beat(name, uint64(clock.Kernel())))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -639,7 +640,7 @@ func TestTwoAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	others, _ := filepath.Glob(recordDir + "/quillon-settings-*.opening") // of processes elsewhere, and of those that were killed
+	others, _ := filepath.Glob(offload.RecordDir + "/quillon-settings-*.opening") // of processes elsewhere, and of those that were killed
 	second, reached := make(chan error), make(chan bool)
 	var once, twice sync.Once
 	start := func(what string) {
@@ -677,7 +678,7 @@ func TestTwoAtOnce(t *testing.T) {
 	if now := settings(t, bed); now != was {
 		t.Errorf("was\n%s\nis\n%s", was, now)
 	}
-	left, _ := filepath.Glob(recordDir + "/quillon-settings-*.opening")
+	left, _ := filepath.Glob(offload.RecordDir + "/quillon-settings-*.opening")
 	if left = slices.DeleteFunc(left, func(s string) bool { return slices.Contains(others, s) }); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}

@@ -110,8 +110,9 @@ func inRun(t *testing.T) (names []string) {
 	return names
 }
 
+// A process that is nobody cannot put offloads back.
 const (
-	packets = "ports: {x: {kind: afpacket, args: {dev: va}}, y: {kind: afpacket, args: {dev: vb}}}\nlinks: [x.out -> y.in, y.out -> x.in]\n"
+	packets = "ports: {x: {kind: afpacket, args: {dev: va, offloads: leave}}, y: {kind: afpacket, args: {dev: vb, offloads: leave}}}\nlinks: [x.out -> y.in, y.out -> x.in]\n"
 	onePort = "ports: {t: {kind: tap, args: {dev: tap7}}, x: {kind: afpacket, args: {dev: vb}}}\nlinks: [x.out -> t.in, t.out -> x.in]\n"
 	xdpPair = "ports: {x: {kind: afxdp, args: {dev: va, pair: y}}, y: {kind: afxdp, args: {dev: vb, pair: x}}}\nlinks: [x.out -> y.in, y.out -> x.in]\n"
 	xdpOne  = "ports: {t: {kind: tap, args: {dev: tap8}}, x: {kind: afxdp, args: {dev: va}}}\nlinks: [x.out -> t.in, t.out -> x.in]\n"

@@ -14,7 +14,7 @@ import (
 	"github.com/quillon/quillon/snic/hop"
 )
 
-// Endpoint is internal/rack/host's.
+// Endpoint is an endpoint, as in internal/rack/host.
 type Endpoint interface {
 	Input(now clock.Time, b *packet.Buf)
 	Output(now clock.Time, out *packet.Batch)
@@ -27,7 +27,7 @@ type End struct {
 	ep      Endpoint
 	link    *hop.Link
 	pool    *packet.Pool
-	out     packet.Batch // of the endpoint, for room in the link's buffer
+	out     packet.Batch // frames of the endpoint that wait for room in the link's buffer
 	now     clock.Time
 	dropped uint64
 }
@@ -40,7 +40,7 @@ func New(ep Endpoint, link *hop.Link, pool *packet.Pool) (*End, error) {
 	return &End{ep: ep, link: link, pool: pool}, nil
 }
 
-// Stats are the link's, and Dropped is how many frames were too long for it.
+// Stats returns the link's counters, and Dropped the number of frames that were too long for the link.
 func (e *End) Stats() hop.Stats { return e.link.Stats() }
 func (e *End) Dropped() uint64  { return e.dropped }
 
@@ -88,7 +88,7 @@ func (e *End) Output(now clock.Time, out *packet.Batch) {
 // Deadline implements host.Endpoint.
 func (e *End) Deadline() clock.Time {
 	at := e.link.Next(e.now)
-	if e.out.Len() > 0 { // waits for acknowledgements, which come in
+	if e.out.Len() > 0 { // they wait for acknowledgements, which come as frames
 		return at
 	}
 	return min(at, e.ep.Deadline())
@@ -102,5 +102,5 @@ func (e *End) Tick(now clock.Time) {
 	}
 }
 
-// Close gives back what waits.
+// Close gives the waiting frames back to their pool.
 func (e *End) Close() { e.out.PutAll() }

@@ -1,21 +1,21 @@
-// Package wire is the network function of the last hop (snic/hop): the end of a
-// reliable link between a cable and whatever is behind it.
+// Package wire is the network function of the last hop (snic/hop): the end of a reliable link between a cable
+// and the network behind it.
 //
 //	a: frames as they are  ◄─►  numbered, checked, repeated when lost  :b
 //
-// The other end of the cable has one as well. When the buffer of frames that are
-// not acknowledged is full, frames wait in a queue; above half of it the
-// neighbour behind a is asked to pause, by PFC. When the neighbour asks for a
-// pause, frames for it wait, and the other end of the cable is asked in turn.
-// A frame is lost only when a neighbour behind a goes on sending though it was
-// asked not to, or is longer than frames may be.
+// The other end of the cable has one as well. When the buffer of unacknowledged frames is full, frames wait
+// in a queue. When more than half of the queue is full, the app asks the neighbour behind a to pause, by PFC.
+// When the neighbour asks for a pause, frames for it wait, and the other end of the cable is asked to pause
+// in turn. A frame from a is lost only if it is longer than frames may be, if the neighbour goes on sending
+// although it was asked to pause, or if it came by the queue of another worker, faster than the link's worker
+// takes it.
 //
-// A link has one order of frames. Frames of a port's queues have none, so one worker
-// has the link, and sends all that leaves; those of other queues are handed to it
-// (graph.Ctx.Hand), where they stay in the order in which their queue had them.
+// A link has one order of frames. The queues of a port have no order among each other. So one worker has the
+// link, and sends all frames that leave. Frames of other queues are handed to this worker (graph.Ctx.Hand),
+// and keep the order of their queue.
 //
-// A frame that was taken in goes out in the Buf that it came in; what is sent
-// again, or is of the link itself, is generated.
+// A frame that came in goes out in the same Buf. A frame that is sent again, or that belongs to the link
+// itself, is generated.
 package wire
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/quillon/quillon/snic/hop"
 )
 
-// Reasons; those from reasonEvents on are in the order of hop's events.
+// Reasons. Those from reasonEvents on are in the order of hop's events.
 const (
 	reasonTooLong graph.Reason = iota
 	reasonFull
@@ -85,9 +85,9 @@ var counters = [numCounters]counter.Def{
 }
 
 const (
-	burst = 2 * packet.MaxBatch // most frames to one output a breath
+	burst = 2 * packet.MaxBatch // largest number of frames to one output in a call
 	retry = 10 * time.Microsecond
-	tick  = 100 * time.Microsecond // how late a timer may be, without frames
+	tick  = 100 * time.Microsecond // how late a timer may run out when no frames come
 )
 
 // Kind declares hop.
@@ -126,7 +126,7 @@ frames leave. Others hand theirs to it. So one queue is enough, and best.
 // owner is the worker that has the link.
 const owner = 0
 
-// side is the app in another worker.
+// side is the app in a worker that does not have the link.
 type side struct{}
 
 // Wants implements graph.Wanter: nothing crosses as it is.
@@ -145,7 +145,7 @@ func (side) Push(c *graph.Ctx, in int, b *packet.Batch) {
 // Hooks implements graph.Hooked.
 func (x side) Hooks() graph.Hooks { return graph.Hooks{Taken: x.Taken} }
 
-// Taken implements graph.Hooks: nobody hands anything to another than the owner.
+// Taken implements graph.Hooks. Workers hand frames only to the owner, so there are none.
 func (side) Taken(c *graph.Ctx, b *packet.Batch) {
 	for _, x := range b.Bufs() {
 		c.Drop(x, reasonCrowded)
@@ -178,15 +178,15 @@ func (q *fifo) pop() *packet.Buf {
 type app struct {
 	link    *hop.Link
 	begun   bool
-	room    int  // bytes of a frame to b, at most
-	waiting fifo // from a, for room in the buffer
-	taken   fifo // from a, in the buffer, not sent
-	out     fifo // to a, for the end of a pause
+	room    int  // largest size in bytes of a frame to b
+	waiting fifo // from a, until the buffer has room
+	taken   fifo // from a, in the buffer, not sent yet
+	out     fifo // to a, until the end of its pause
 
-	until    clock.Time // out waits
-	pausing  bool       // the neighbour behind a
+	until    clock.Time // end of a's pause, until which out waits
+	pausing  bool       // the neighbour behind a was asked to pause
 	again    clock.Time
-	quantum  clock.Duration // of the longest pause
+	quantum  clock.Duration // length of the longest pause
 	pausesA  uint64
 	noBuffer bool
 }
@@ -239,7 +239,7 @@ func (p *app) Report() any {
 	}{p.link.Up(), p.link.Epoch, p.link.Stats()}
 }
 
-// begin takes the time of the first breath for the epoch.
+// begin takes the time of the first breath as the epoch.
 func (p *app) begin(now clock.Time) {
 	if !p.begun {
 		p.begun = true
@@ -266,7 +266,7 @@ func (p *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 // Hooks implements graph.Hooked.
 func (p *app) Hooks() graph.Hooks { return graph.Hooks{Taken: p.Taken} }
 
-// Taken implements graph.Hooks: frames of other queues.
+// Taken implements graph.Hooks: it handles frames of other workers' queues.
 func (p *app) Taken(c *graph.Ctx, b *packet.Batch) {
 	p.begin(c.Now())
 	p.release(c)
@@ -282,7 +282,7 @@ func (p *app) Taken(c *graph.Ctx, b *packet.Batch) {
 	p.pump(c)
 }
 
-// take is a frame from a.
+// take handles a frame from a.
 func (p *app) take(c *graph.Ctx, x *packet.Buf) {
 	if q, ok := hop.DecodePause(x.Bytes(), p.link.Class); ok {
 		p.until = c.Now().Add(p.quantum * time.Duration(q) / math.MaxUint16)
@@ -293,13 +293,13 @@ func (p *app) take(c *graph.Ctx, x *packet.Buf) {
 	case !p.link.Fits(x.Len()) || len(x.Mem()) < p.room:
 		c.Drop(x, reasonTooLong)
 	case p.waiting.n == 0 && p.link.Send(x.Bytes()):
-		p.taken.push(x) // it has room for all that the buffer has
+		p.taken.push(x) // taken has room for as many frames as the buffer
 	case !p.waiting.push(x):
 		c.Drop(x, reasonFull)
 	}
 }
 
-// receive is a frame from b.
+// receive handles a frame from b.
 func (p *app) receive(c *graph.Ctx, x *packet.Buf) {
 	f, ev := p.link.Input(c.Now(), x.Bytes())
 	if ev != hop.Deliver {
@@ -313,10 +313,10 @@ func (p *app) receive(c *graph.Ctx, x *packet.Buf) {
 		c.Emit(0, x)
 		return
 	}
-	p.out.push(x) // it has room for all that the link hands out
+	p.out.push(x) // out has room for all frames that the link delivers before Consumed
 }
 
-// release sends what waited for the end of a's pause.
+// release sends frames that waited for the end of a's pause.
 func (p *app) release(c *graph.Ctx) {
 	for n := burst; p.out.n > 0 && n > 0 && c.Now() >= p.until; n-- {
 		x := p.out.pop()
@@ -341,11 +341,11 @@ func (p *app) Tick(c *graph.Ctx) clock.Time {
 	if p.noBuffer {
 		return max(at, c.Now().Add(retry))
 	}
-	// Frames come between this and the next tick, and timers with them.
+	// Until the next tick frames may come, and set timers.
 	return max(c.Now()+1, min(at, c.Now().Add(min(tick, p.quantum/4, p.link.Timeout))))
 }
 
-// pump sends to b what may be sent, and takes what waits.
+// pump sends frames to b, as many as may be sent, and gives waiting frames to the link.
 func (p *app) pump(c *graph.Ctx) {
 	now := c.Now()
 	p.noBuffer = false
@@ -379,7 +379,7 @@ func (p *app) pump(c *graph.Ctx) {
 	p.ask(c)
 }
 
-// ask has the neighbour behind a pause, or go on, and shows the counters.
+// ask asks the neighbour behind a to pause, or to go on, and sets the counters.
 func (p *app) ask(c *graph.Ctx) {
 	now := c.Now()
 	was := p.pausing
@@ -424,7 +424,7 @@ func (p *app) ask(c *graph.Ctx) {
 	c.Set(ctrRestarts, s.Restarts)
 }
 
-// Stop implements graph.Holder: what was delivered goes on, the rest cannot.
+// Stop implements graph.Holder. It sends the frames that were delivered, and drops all others.
 func (p *app) Stop(c *graph.Ctx) {
 	for p.out.n > 0 {
 		c.Emit(0, p.out.pop())

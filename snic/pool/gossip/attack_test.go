@@ -8,8 +8,9 @@ import (
 	"github.com/quillon/quillon/snic/pool"
 )
 
-// TestReplayedTwin: a board that has died, and is started anew elsewhere, does not take what was recorded of it for
-// another board of its number, also not where the recorded answers to pings fit.
+// TestReplayedTwin: a board has died, and is started anew elsewhere. It does not take recorded messages of
+// its former self for those of another board with its number, not even where the recorded answers to pings
+// fit.
 func TestReplayedTwin(t *testing.T) {
 	a := start(t, 0)
 	r := record(t, a.Addr())
@@ -46,8 +47,8 @@ func TestReplayedTwin(t *testing.T) {
 	a.until("board 1, started anew", func(e pool.Event) bool { return e.Kind == pool.PeerUp && e.Peer == 1 })
 }
 
-// TestTwinAnswersItself: a twin of which only the pings are answered, as anybody may who has recorded answers, is taken
-// for gone, and for there when it replies again.
+// TestTwinAnswersItself: a twin from which only answers to pings come, which anybody with recorded answers
+// can send, counts as gone. It counts as there when it replies again.
 func TestTwinAnswersItself(t *testing.T) {
 	a := start(t, 1)
 	b := start(t, 1, a.Addr())

@@ -41,8 +41,8 @@ func flood(to string, streams, each int) (all []net.Conn) {
 	return all
 }
 
-// TestStrangersStreams: who has not the secret opens streams and sends on them what would be long messages: boards join and
-// exchange long messages meanwhile.
+// TestStrangersStreams: senders without the secret open streams, and send on them the beginnings of long
+// messages. Meanwhile boards join and exchange long messages.
 func TestStrangersStreams(t *testing.T) {
 	a := start(t, 0)
 	all := flood(a.Addr(), 2*strangers, 4<<20)

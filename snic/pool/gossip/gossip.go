@@ -1,24 +1,25 @@
-// Package gossip is the live body of snic/pool: boards find each other and notice
-// each other's failure by gossip (SWIM, by hashicorp/memberlist), and exchange the
-// pool's messages over the same sockets, by UDP when they are short, by TCP
-// otherwise; while a long one is on its way others hear that its sender lives. All that is
-// sent is encrypted and authenticated with a secret that the boards share; without one a Pool listens on the loopback interface only.
+// Package gossip is the live body of snic/pool. Boards find each other, and notice each other's failure, by
+// gossip (SWIM, by hashicorp/memberlist). They exchange the pool's messages over the same sockets: short
+// messages by UDP, long ones by TCP. While a long message is under way, its sender tells the receiver that it
+// lives. All messages are encrypted and authenticated with a secret that the boards share. Without a secret,
+// a Pool listens on the loopback interface only.
 //
-// An eavesdropper can record messages, and send them again. Those of Nodes and Pagers are taken once, and only by the incarnation of a
-// board that they were for (see seals); what is not taken is counted (Drops). Those of memberlist can come again, and
-// say of an incarnation that it was there, or had gone: memberlist takes what is news, and a board that is not there is
-// asked and found dead, within seconds. Nothing depends on it meanwhile: a peer is one that a message was heard of, and
-// is lost when none comes for Node.Dead.
+// An eavesdropper can record messages and send them again. A message of a Node or a Pager is taken once, and
+// only by the incarnation of a board that it was sent to (see seals); messages that are not taken are counted
+// (Drops). Recorded messages of memberlist can come again, and say of an incarnation that it is there, or is
+// gone. memberlist takes such news if it is newer than what it knows; it asks a board that is not there, and
+// finds it dead within seconds. Nothing depends on this meanwhile: a board is a peer only after the pool has
+// had a message of it, and is lost when no message comes for Node.Dead.
 //
-// A board's name in the gossip is its number and its incarnation, so that one that
-// starts anew is never taken for what it was.
+// A board's name in the gossip is its number and its incarnation, so that a board that starts again is never
+// taken for its earlier incarnation.
 //
-// Of two boards that live and have the same number, the one that came later
-// says and hears nothing until one of them is gone. It is not
-// told from one that is started again until the other answers: a board that starts waits for
-// that, and then begins. No clock decides that: who comes has no rank in the gossip until it knows who is there, and takes one
-// behind all of those. Only where two meet that have begun apart, as when two
-// pools become one, that one is later which was started later by their clocks.
+// Of two live boards with the same number, the later one is silent, and hears nothing, until one of them is
+// gone. The gossip does not tell a second board from one that was started again, until the other board
+// answers. So a board that starts waits for this answer, and then begins. No clock decides which board is the
+// later one: a board that starts has no rank in the gossip until it knows who is there, and then takes a rank
+// behind all those with its number. Only where two boards meet that began apart, for example when two pools
+// become one, the later one is the one that was started later by their clocks.
 package gossip
 
 import (
@@ -41,39 +42,41 @@ import (
 )
 
 const (
-	// poolLabel is in front of all messages: of what speaks another version nothing is heard.
+	// poolLabel begins each message. Messages of another version have another label, and are ignored.
 	poolLabel = "quillon-pool-3"
 
 	period   = 100 * time.Millisecond
 	dead     = 10 * period
-	short    = 1200 // bytes that are sent by UDP
+	short    = 1200 // bytes of the longest message that goes by UDP
 	farewell = 300 * time.Millisecond
-	slowest  = 3 // Config.Node.Dead, that a connection to a peer may take
-	// What memberlist has to say of members goes with our messages, too, and counts as told then,
-	// whoever they are for: all are to hear of it by so many, or when two compare what they know.
+	slowest  = 3 // time that a connection to a peer may take, in units of Config.Node.Dead
+	// memberlist adds its news of members to our messages, too, and counts each of them as one transmission,
+	// whichever member it goes to. So that all members hear of the news, it is sent rumours times the
+	// logarithm of their number, and two members compare all that they know once in exchange.
 	rumours  = 32
 	exchange = 5 * time.Second
 )
 
 // Config describes a Pool.
 type Config struct {
-	// Node is the board's. Its Inc may be 0: the time is taken; its Period is 100 ms
-	// and its Dead ten of these, if not given.
+	// Node describes the board. If Inc is 0, it is the time. If Period is 0, it is 100 ms; if Dead is 0, it
+	// is ten times Period, and at least 1 s.
 	Node   pool.Config
-	Listen string   // address and port; "": 127.0.0.1 and any port
-	Join   []string // addresses and ports of boards: whoever of them is not in the pool is asked again and again
-	Secret []byte   // 16, 24 or 32 bytes
+	Listen string   // address and port; "": 127.0.0.1 and a free port
+	Join   []string // addresses and ports of boards; those that are not in the pool are asked again and again
+	Secret []byte   // 16, 24 or 32 bytes; nil: loopback interface only
 	Clock  clock.Clock
-	// Twin is called when a board of the same number is found at addr, and when it is gone;
-	// first tells which of the two was started first, and so is the one in the pool.
+	// Twin is called when another live board with the same number is found at addr, and when it is gone.
+	// first says that this board comes before the other one, and so is the one in the pool.
 	Twin func(addr string, there, first bool)
-	// Alone is called when nobody of Join answers at the start, with the reason, and with nil once somebody
-	// does. Until then the board is a pool of its own.
+	// Alone is called with the reason when no board of Join answers at the start, and with nil when one does
+	// later. Until then the board is a pool of its own.
 	Alone func(err error)
-	// On is called with each event, one at a time. It may use the Node, and must not
-	// call the Pool or wait.
+	// On is called with each event, one at a time. It may use the Node. It must not call the Pool, and must
+	// not wait.
 	On func(n *pool.Node, now clock.Time, e pool.Event)
-	// Page, if not nil, is called with each message of a pool.Pager that comes, one at a time, as On is. The bytes are its own.
+	// Page, if not nil, is called with each message of a pool.Pager that comes, one at a time, like On. It
+	// owns the bytes.
 	Page func(n *pool.Node, now clock.Time, message []byte)
 }
 
@@ -81,26 +84,26 @@ type Config struct {
 type Pool struct {
 	Config
 	list *memberlist.Memberlist
-	addr string        // own
-	open chan struct{} // closed when these are set
+	addr string        // this board's address
+	open chan struct{} // closed when list and addr are set
 	done chan struct{}
 	wake chan struct{}
 	all  sync.WaitGroup
 
-	mu      sync.Mutex // the Node and what follows
+	mu      sync.Mutex // guards node and the fields below up to closed
 	node    *pool.Node
 	members map[name]*member
-	twins   map[uint64]*twin // by incarnation
-	top     uint64           // greatest incarnation that peers have heard of
-	rank    uint64           // the lowest of those that have a number is in the pool; 0: it has none yet
-	replies numbers          // to all that ask
+	twins   map[uint64]*twin // other boards with this number, by incarnation
+	top     uint64           // greatest incarnation of this board that peers have heard of
+	rank    uint64           // of the boards with this number, the one with the lowest rank is in the pool; 0: this board has no rank yet
+	replies numbers          // of replies to other boards with this number
 	closed  bool
 
 	sealMu sync.Mutex
 	seals  seals
 }
 
-// name is what the gossip calls a board.
+// name is a board's name in the gossip.
 type name struct {
 	number int
 	inc    uint64
@@ -108,23 +111,24 @@ type name struct {
 
 func (n name) String() string { return fmt.Sprintf("%d/%d", n.number, n.inc) }
 
-// member is a peer, and the newest message to it.
+// member is a peer, with the messages that wait for it.
 type member struct {
 	node *memberlist.Node
-	mail chan []byte // holds one
-	long bool        // one is on its way, or in mail, that takes a while: the Node knows
-	page chan []byte // messages of Pagers, pageQueue at most
+	mail chan []byte // the newest message; holds one
+	long bool        // a long message is in mail or under way, and the Node knows of it
+	page chan []byte // messages of Pagers, at most pageQueue
 	id   name
-	// heard: it has sent a message of our own. The gossip alone may have its word from a recording.
+	// heard says that a message of the pool came from the member. The gossip alone may know the member from a
+	// recording.
 	heard bool
 	numbers
 }
 
-// pageQueue is how many messages of Pagers wait for a peer.
+// pageQueue is the largest number of messages of Pagers that wait for a peer.
 const pageQueue = 4
 
-// Start opens the sockets, and joins the boards that are there. Others are asked again until Close: after a
-// power cut boards start in any order, and a network that was cut may be so for long.
+// Start opens the sockets, and joins the boards of Join that answer. The others are asked again until Close,
+// because after a power cut boards start in any order, and a network may be divided for long.
 func Start(c Config) (*Pool, error) {
 	if c.Clock == nil {
 		c.Clock = clock.NewWall()
@@ -157,7 +161,7 @@ func Start(c Config) (*Pool, error) {
 	}
 	p.replies.from(uint64(c.Clock.Now()))
 	if len(c.Join) == 0 {
-		p.rank = c.Node.Inc // there is nobody
+		p.rank = c.Node.Inc // no other board is asked
 	}
 	m := memberlist.DefaultLANConfig()
 	m.Name = name{c.Node.Board, c.Node.Inc}.String()
@@ -166,7 +170,7 @@ func Start(c Config) (*Pool, error) {
 	m.TCPTimeout = slowest * c.Node.Dead // 16 MB take 1.3 s at 100 Mbit/s
 	m.GossipInterval = min(c.Node.Period, m.GossipInterval)
 	m.RetransmitMult, m.PushPullInterval = rumours, exchange
-	m.EnableCompression = false // states are long, and wait for it
+	m.EnableCompression = false // states are long, and compressing them would take time
 	m.LogOutput = io.Discard
 	if len(c.Secret) > 0 {
 		m.SecretKey = c.Secret
@@ -181,7 +185,7 @@ func Start(c Config) (*Pool, error) {
 		_ = t.Shutdown()
 		return nil, fmt.Errorf("gossip: %w", oneLine(err))
 	}
-	p.addr = p.list.LocalNode().Address() // memberlist goes on writing to its nodes
+	p.addr = p.list.LocalNode().Address() // memberlist goes on writing to its nodes, so the address is copied
 	close(p.open)
 	alone := p.join()
 	for _, t := range p.known() {
@@ -200,8 +204,8 @@ func Start(c Config) (*Pool, error) {
 	return p, nil
 }
 
-// join asks those of Join that are not in the pool, all at once. It returns nil when one of them answers, or
-// none is missing.
+// join asks the boards of Join that are not in the pool, all at once. It returns nil if one of them answers,
+// or if none is missing.
 func (p *Pool) join() error {
 	missing := slices.DeleteFunc(slices.Clone(p.Config.Join), p.member)
 	if len(missing) == 0 {
@@ -209,7 +213,7 @@ func (p *Pool) join() error {
 	}
 	answers := make(chan error, len(missing))
 	for _, addr := range missing {
-		// It ends in its own time, also after Close.
+		// The goroutine ends by itself, even after Close.
 		go func() {
 			a, err := net.ResolveTCPAddr("tcp", addr)
 			if err == nil && !p.member(a.String()) {
@@ -219,7 +223,7 @@ func (p *Pool) join() error {
 		}()
 	}
 	late := time.After((slowest + 1) * p.Config.Node.Dead)
-	err := errors.New("no answer in time") // of a name server, say
+	err := errors.New("no answer in time") // for example of a name server
 	found := false
 	for range missing {
 		select {
@@ -241,7 +245,7 @@ func (p *Pool) join() error {
 	return fmt.Errorf("gossip: nobody of %s answers: %w", strings.Join(missing, ", "), oneLine(err))
 }
 
-// member reports that a member, or this board, is at addr.
+// member reports whether a member, or this board, has address addr.
 func (p *Pool) member(addr string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,7 +262,7 @@ func (p *Pool) member(addr string) bool {
 	return addr == p.addr
 }
 
-// boardAt reports that a member's address is ip.
+// boardAt reports whether a member has the address ip.
 func (p *Pool) boardAt(ip net.IP) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,7 +274,7 @@ func (p *Pool) boardAt(ip net.IP) bool {
 	return false
 }
 
-// rejoin asks whoever is missing, until Close.
+// rejoin asks the missing boards of Join again and again, until Close.
 func (p *Pool) rejoin(alone bool) {
 	defer p.all.Done()
 	again := time.NewTicker(p.Config.Node.Dead)
@@ -291,7 +295,7 @@ func (p *Pool) rejoin(alone bool) {
 	}
 }
 
-// oneLine makes one line of memberlist's errors.
+// oneLine puts an error of memberlist into one line.
 func oneLine(err error) error {
 	if err == nil {
 		return nil
@@ -299,10 +303,10 @@ func oneLine(err error) error {
 	return errors.New(strings.Join(strings.Fields(err.Error()), " "))
 }
 
-// Addr is where others can join.
+// Addr returns the address at which other boards can join.
 func (p *Pool) Addr() string { return p.addr }
 
-// Do has f use the Node. It must not wait, nor call the Pool.
+// Do calls f, which may use the Node. f must not wait, and must not call the Pool.
 func (p *Pool) Do(f func(n *pool.Node, now clock.Time)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -311,7 +315,7 @@ func (p *Pool) Do(f func(n *pool.Node, now clock.Time)) {
 	p.kick()
 }
 
-// tell hands events out.
+// tell calls On with the Node's events.
 func (p *Pool) tell() {
 	for {
 		events := p.node.Events()
@@ -326,7 +330,7 @@ func (p *Pool) tell() {
 	}
 }
 
-// kick has run look at the Node.
+// kick makes run look at the Node.
 func (p *Pool) kick() {
 	select {
 	case p.wake <- struct{}{}:
@@ -334,7 +338,7 @@ func (p *Pool) kick() {
 	}
 }
 
-// run does what is due.
+// run does the Node's work when it is due.
 func (p *Pool) run() {
 	defer p.all.Done()
 	timer := time.NewTimer(0)
@@ -363,8 +367,9 @@ func (p *Pool) run() {
 	}
 }
 
-// post has a message sent to all that have the number of its receiver. What chains know may be long, and
-// // is encoded once: while a long message is on its way, the Node makes no other for who is to have it.
+// post sends a message to all members with the number of its receiver. A message with the state of chains may
+// be long, and is encoded once: while a long message is under way, the Node makes no other for the same
+// receiver.
 func (p *Pool) post(s *pool.State) {
 	if p.silent() {
 		return
@@ -373,13 +378,13 @@ func (p *Pool) post(s *pool.State) {
 	for _, m := range p.receivers(s) {
 		if bytes == nil {
 			var err error
-			// What it holds is a few numbers and the board's bytes: it can be encoded.
+			// A State is a few numbers and the board's bytes, which can always be encoded.
 			if bytes, err = s.Encode(); err != nil {
 				return
 			}
 		}
 		select {
-		case <-m.mail: // older: it says no more than this one
+		case <-m.mail: // an older message, which says no more than this one
 		default:
 		}
 		if len(bytes) > short {
@@ -390,12 +395,13 @@ func (p *Pool) post(s *pool.State) {
 	}
 	if bytes == nil && s.Holds() {
 		p.node.Sending(s.To)
-		p.node.Sent(p.Clock.Now(), s.To, false) // to nobody
+		p.node.Sent(p.Clock.Now(), s.To, false) // there is no receiver
 	}
 }
 
-// receivers are the members that a message goes to. What chains know goes to those alone that were heard, if there are any:
-// nobody is to wait for one that may have gone.
+// receivers returns the members that a message goes to. If a message holds the state of chains, and some of
+// the members were heard, it goes only to these, so that the sender does not wait for a member that may be
+// gone.
 func (p *Pool) receivers(s *pool.State) (all []*member) {
 	var heard []*member
 	for n, m := range p.members {
@@ -412,7 +418,7 @@ func (p *Pool) receivers(s *pool.State) (all []*member) {
 	return all
 }
 
-// sent tells the Node that a long message to a member is out, or lost.
+// sent tells the Node that a long message to a member was sent (ok), or is lost.
 func (p *Pool) sent(number int, m *member, ok bool) {
 	if m.long {
 		m.long = false
@@ -421,7 +427,7 @@ func (p *Pool) sent(number int, m *member, ok bool) {
 	}
 }
 
-// deliver sends the newest message to a member, one at a time.
+// deliver sends the newest messages to a member, one at a time.
 func (p *Pool) deliver(number int, m *member) {
 	defer p.all.Done()
 	<-p.open
@@ -446,8 +452,8 @@ func (p *Pool) deliver(number int, m *member) {
 	}
 }
 
-// long sends a message that takes a while, and tells meanwhile that this board lives. It reports whether
-// it was sent.
+// long sends a long message, and meanwhile tells its receiver that this board lives. It reports whether the
+// message was sent.
 func (p *Pool) long(m *member, message []byte) bool {
 	done := make(chan error, 1)
 	sealed := p.seal(streamLong, m, message)
@@ -467,33 +473,35 @@ func (p *Pool) long(m *member, message []byte) bool {
 	}
 }
 
-// seal has a message to a member say who sends it, and its number.
+// seal returns a message to a member with a header that names sender and receiver, and has the message's
+// number.
 func (p *Pool) seal(s stream, m *member, message []byte) []byte {
 	return m.seal(s, p.seals.own, m.id, message)
 }
 
-// unseal is a message that was not taken before; nil: it is not taken.
+// unseal returns a message without its header, or nil if it must not be taken, for example because it was
+// taken before.
 func (p *Pool) unseal(b []byte) (message []byte, from name, of stream) {
 	p.sealMu.Lock()
 	defer p.sealMu.Unlock()
 	return p.seals.open(b)
 }
 
-// malformed counts a message that says what no board would.
+// malformed counts a message that no board would send.
 func (p *Pool) malformed() {
 	p.sealMu.Lock()
 	defer p.sealMu.Unlock()
 	p.seals.drops.Malformed++
 }
 
-// Drops are the messages that were not taken.
+// Drops returns the numbers of messages that were not taken.
 func (p *Pool) Drops() Drops {
 	p.sealMu.Lock()
 	defer p.sealMu.Unlock()
 	return p.seals.drops
 }
 
-// Close leaves the pool, so that others need not find out, and closes the sockets.
+// Close leaves the pool, so that other boards need not find out, and closes the sockets.
 func (p *Pool) Close() error { return p.close(true) }
 
 func (p *Pool) close(leave bool) error {
@@ -505,7 +513,7 @@ func (p *Pool) close(leave bool) error {
 		return nil
 	}
 	if leave {
-		_ = p.list.Leave(farewell) // who did not hear it finds out
+		_ = p.list.Leave(farewell) // a board that does not hear it finds out
 	}
 	close(p.done)
 	err := p.list.Shutdown()
@@ -513,7 +521,7 @@ func (p *Pool) close(leave bool) error {
 	return err
 }
 
-// parseName reads a name: number and incarnation.
+// parseName parses a name: number and incarnation.
 func parseName(text string) (n name, ok bool) {
 	a, b, ok := strings.Cut(text, "/")
 	number, err := strconv.Atoi(a)
@@ -521,7 +529,7 @@ func parseName(text string) (n name, ok bool) {
 	return name{number, inc}, ok && err == nil && err2 == nil && number >= 0 && number < pool.MaxBoards
 }
 
-// events are of memberlist's failure detector.
+// events handles events of memberlist's failure detector.
 type events struct{ p *Pool }
 
 // NotifyJoin implements memberlist.EventDelegate.
@@ -533,7 +541,7 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 	if !ok || p.closed || p.members[id] != nil || p.twins[id.inc] != nil && id.number == p.Config.Node.Board {
 		return
 	}
-	// Memberlist goes on writing to the one it has.
+	// memberlist goes on writing to its own node.
 	copied, rank := *n, readRank(n.Meta)
 	copied.Addr, copied.Meta = slices.Clone(n.Addr), nil
 	n = &copied
@@ -549,7 +557,7 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 	}
 	for other, m := range p.members {
 		if other.number == id.number {
-			p.sent(id.number, m, false) // it may have started again: nobody waits for who was there before
+			p.sent(id.number, m, false) // the board may have started again: nothing waits for its earlier incarnation
 		}
 	}
 	m := &member{node: n, mail: make(chan []byte, 1), page: make(chan []byte, pageQueue), id: id}
@@ -561,7 +569,7 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 	p.kick()
 }
 
-// NotifyLeave implements memberlist.EventDelegate: it left, or failed.
+// NotifyLeave implements memberlist.EventDelegate: a board left, or failed.
 func (e events) NotifyLeave(n *memberlist.Node) {
 	p := e.p
 	id, ok := parseName(n.Name)
@@ -588,7 +596,7 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 	delete(p.members, id)
 	for other := range p.members {
 		if other.number == id.number {
-			return // it was started again, or there are two: who says nothing is lost in time
+			return // the board was started again, or there are two; one that is silent is lost in time
 		}
 	}
 	p.node.Lost(p.Clock.Now(), id.number)
@@ -596,7 +604,7 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 	p.kick()
 }
 
-// NotifyUpdate implements memberlist.EventDelegate: it has a rank.
+// NotifyUpdate implements memberlist.EventDelegate: a board has got its rank.
 func (e events) NotifyUpdate(n *memberlist.Node) {
 	p := e.p
 	id, ok := parseName(n.Name)
@@ -612,7 +620,7 @@ func (e events) NotifyUpdate(n *memberlist.Node) {
 	}
 }
 
-// readRank reads what NodeMeta has written.
+// readRank parses the result of NodeMeta.
 func readRank(meta []byte) uint64 {
 	if len(meta) != 8 {
 		return 0
@@ -620,7 +628,7 @@ func readRank(meta []byte) uint64 {
 	return binary.BigEndian.Uint64(meta)
 }
 
-// NodeMeta implements memberlist.Delegate: it is the rank of this board.
+// NodeMeta implements memberlist.Delegate. It returns this board's rank.
 func (d delegate) NodeMeta(int) []byte {
 	d.p.mu.Lock()
 	defer d.p.mu.Unlock()
@@ -630,7 +638,7 @@ func (d delegate) NodeMeta(int) []byte {
 	return binary.BigEndian.AppendUint64(nil, d.p.rank)
 }
 
-// hears has a member be one that was heard of itself.
+// hears notes that a message came from a member itself.
 func (p *Pool) hears(from name) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -639,7 +647,7 @@ func (p *Pool) hears(from name) {
 	}
 }
 
-// delegate takes messages.
+// delegate handles messages.
 type delegate struct{ p *Pool }
 
 // NotifyMsg implements memberlist.Delegate.
@@ -689,7 +697,7 @@ func (d delegate) NotifyMsg(bytes []byte) {
 		return
 	}
 	if p.top > p.node.Inc && p.certain() {
-		// Peers take this one for one that was here before it.
+		// Peers know a later incarnation of this board, which was here before.
 		p.node.Renew(p.Clock.Now(), p.top+1)
 	}
 	p.node.Input(p.Clock.Now(), s)

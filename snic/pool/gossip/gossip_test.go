@@ -389,14 +389,15 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// unused are two addresses where nobody listens. The kernel gives their ports to nobody who asks for any, as they are below
-// net.ipv4.ip_local_port_range: a port from there may be given twice, or be that of who dials it, who then meets himself.
+// unused are two addresses without a listener. The kernel gives their ports to no program that asks for any
+// port, as they are below net.ipv4.ip_local_port_range. A port from that range may be given twice, or be the
+// port of the dialling end itself, which then connects to itself.
 func unused(t *testing.T) (addrs [2]string) {
 	t.Helper()
 	for n := 0; n < len(addrs); {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000)))
 		if err != nil {
-			continue // somebody has it
+			continue // the port is in use
 		}
 		defer l.Close()
 		addrs[n] = l.Addr().String()
@@ -405,8 +406,8 @@ func unused(t *testing.T) (addrs [2]string) {
 	return addrs
 }
 
-// TestNobodyThere: boards that are told to join each other come up in any order, as after a power cut: who finds
-// nobody is a pool of one until somebody answers, and says both.
+// TestNobodyThere: boards that are told to join each other come up in any order, as after a power cut. A
+// board that finds no other one is a pool of one until another answers, and reports both.
 func TestNobodyThere(t *testing.T) {
 	addrs := unused(t)
 	first, second := addrs[0], addrs[1]
@@ -436,7 +437,7 @@ func TestNobodyThere(t *testing.T) {
 		}
 	}
 	for range 2 { // and again when it was away
-		b := startWith(t, 1, 0, second) // which asks for nobody
+		b := startWith(t, 1, 0, second) // which joins no board
 		alive(true)
 		if err := b.Close(); err != nil {
 			t.Error(err)

@@ -19,7 +19,8 @@ func (p *Pool) carry(m *member) {
 	}
 }
 
-// Pages sends messages of a Pager. It is for those who use the Node, while they do.
+// Pages returns a carrier that sends messages of a Pager. Its methods may be called only by code that uses
+// the Node at that moment (Do, On, Page).
 func (p *Pool) Pages() pool.Carrier { return carrier{p} }
 
 type carrier struct{ *Pool }
@@ -34,13 +35,13 @@ func (c carrier) Room(to int) bool {
 	return false
 }
 
-// Send implements pool.Carrier. A board that has the number, but another incarnation, leaves the message alone.
+// Send implements pool.Carrier. A board with this number but another incarnation does not take the message.
 func (c carrier) Send(to int, message []byte) {
 	for n, m := range c.members {
 		if n.number == to {
 			select {
 			case m.page <- message:
-			default: // it is repeated
+			default: // the Pager repeats it
 			}
 		}
 	}

@@ -7,17 +7,18 @@ import (
 	"slices"
 )
 
-// What is encrypted can be recorded and sent again. So each message begins, within what is authenticated,
-// with who sends it, to whom, and a number. All is big-endian:
+// An eavesdropper can record encrypted messages and send them again. So each message begins, within the
+// authenticated part, with its sender, its receiver, and a number. All is big-endian:
 //
 //	0 sealMagic, sealVersion, stream, 0 | 4 number of the sender (16 bits) | 6 and of the receiver
 //	8 incarnation of the sender | 16 of the receiver | 24 number of the message (64 bits each)
 //
-// The incarnations are those of the names in the gossip. A receiver takes what is for its own, so that it
-// takes nothing that was recorded before it started; and of a sender's incarnation each number once, so
-// that a sender that starts anew begins anew. Numbers of a stream grow; they begin with the time, as a
-// sender may forget what it sent to a peer that was away. What is late is taken as long as it is among the newest
-// 64 (RFC 4303, 3.4.3); UDP and TCP have streams of their own, as one overtakes the other.
+// The incarnations are those of the names in the gossip. A receiver takes only messages for its own
+// incarnation, so it takes nothing that was recorded before it started. Of each incarnation of a sender it
+// takes each number once, so a sender that starts again begins anew. The numbers of a stream grow. They begin
+// with the time, because a sender may forget what it sent to a peer that was away. A late message is taken if
+// its number is among the newest 64 (RFC 4303, 3.4.3). UDP and TCP have streams of their own, because their
+// messages overtake each other.
 const (
 	sealMagic   = 'Q'
 	sealVersion = 1
@@ -28,26 +29,26 @@ const (
 type stream uint8
 
 const (
-	streamShort stream = iota // states of Nodes, by UDP
-	streamLong                // and by TCP
-	streamAlive               // the name that the Node of a board has, while a long one is on its way
-	streamPage                // of Pagers
-	streamAsk                 // question of a board to another one of its number whether it lives
-	streamReply               // and the reply
+	streamShort stream = iota // states of Nodes that go by UDP
+	streamLong                // states of Nodes that go by TCP
+	streamAlive               // name of the sending board, while a long message of it is under way
+	streamPage                // messages of Pagers
+	streamAsk                 // question to another board with the same number, whether it lives
+	streamReply               // reply to such a question
 	numStreams
 )
 
-// numbers are those of the newest messages to a peer, by stream. Each is of one goroutine.
+// numbers holds the number of the newest message to a peer, by stream. Only one goroutine uses each of them.
 type numbers [numStreams]uint64
 
-// from has the numbers begin with the time.
+// from sets all numbers to the time.
 func (n *numbers) from(now uint64) {
 	for i := range n {
 		n[i] = now
 	}
 }
 
-// seal puts the header before a message.
+// seal returns the message behind its header.
 func (n *numbers) seal(s stream, from, to name, message []byte) []byte {
 	n[s]++
 	b := make([]byte, 0, sealLen+len(message))
@@ -60,10 +61,10 @@ func (n *numbers) seal(s stream, from, to name, message []byte) []byte {
 	return append(b, message...)
 }
 
-// Drops are how many messages that have the secret were not taken, by reason.
+// Drops holds the numbers of messages that had the right secret and were not taken, by reason.
 type Drops struct {
 	Replayed    uint64 `json:"replayed"`    // taken before
-	Stale       uint64 `json:"stale"`       // older than what tells whether they were
+	Stale       uint64 `json:"stale"`       // too old to tell whether they were taken
 	Misdirected uint64 `json:"misdirected"` // for another board, or for this one before it started
 	Malformed   uint64 `json:"malformed"`   // of another version, or damaged
 }
@@ -72,10 +73,10 @@ func (d Drops) String() string {
 	return fmt.Sprintf("%d replayed, %d stale, %d misdirected, %d malformed", d.Replayed, d.Stale, d.Misdirected, d.Malformed)
 }
 
-// window tells which numbers were taken: bit i of bits is top-i.
+// window says which numbers were taken: bit i of bits is that of number top-i.
 type window struct{ top, bits uint64 }
 
-// take takes a number, or counts why not.
+// take reports whether number seq is taken for the first time. If not, it counts the reason in d.
 func (w *window) take(seq uint64, d *Drops) bool {
 	switch behind := w.top - seq; {
 	case seq > w.top:
@@ -97,16 +98,16 @@ func (w *window) take(seq uint64, d *Drops) bool {
 	return false
 }
 
-// remembered is how many incarnations of a sender are known at a time.
+// remembered is the largest number of incarnations of a sender that are known at a time.
 const remembered = 64
 
-// sender is what is known of the messages of a board number.
+// sender is what is known of the messages of boards with one number.
 type sender struct {
 	taken map[uint64]*[numStreams]window // by incarnation
-	floor uint64                         // of what was forgotten, the greatest: nothing is taken of these any more
+	floor uint64                         // greatest incarnation that was forgotten: no message of this one or an older one is taken any more
 }
 
-// seals check what comes in.
+// seals checks messages that come in.
 type seals struct {
 	own   name
 	from  map[int]*sender
@@ -115,7 +116,7 @@ type seals struct {
 
 func newSeals(own name) seals { return seals{own: own, from: map[int]*sender{}} }
 
-// open is a message without its header, which is taken once; nil: it is not taken.
+// open returns message b without its header, if it is taken, or nil.
 func (s *seals) open(b []byte) (message []byte, from name, of stream) {
 	if len(b) < sealLen || b[0] != sealMagic || b[1] != sealVersion || b[2] >= byte(numStreams) || b[3] != 0 {
 		s.drops.Malformed++
@@ -140,7 +141,7 @@ func (s *seals) open(b []byte) (message []byte, from name, of stream) {
 	return b[sealLen:], from, of
 }
 
-// windows are those of a sender; nil: it is forgotten.
+// windows returns the windows of a sender, or nil if the sender was forgotten.
 func (s *seals) windows(from name) *[numStreams]window {
 	b := s.from[from.number]
 	if b == nil {

@@ -46,7 +46,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestSeals: what comes in is taken once, from whom and to whom it says, whatever is started anew.
+// TestSeals: each message is taken once, with its true sender, and only by the board that it is for,
+// whichever end is started anew.
 func TestSeals(t *testing.T) {
 	a, b := name{1, 100}, name{2, 200}
 	var out numbers
@@ -68,7 +69,7 @@ func TestSeals(t *testing.T) {
 		}
 	}
 	refused("the same again", first, Drops{Replayed: 1})
-	// Streams are their own; a sender that has forgotten what it sent goes on from the time.
+	// Streams count separately. A sender that has forgotten its numbers goes on from the time.
 	out.from(1_000)
 	for _, of := range []stream{streamShort, streamLong, streamAlive, streamPage} {
 		m := out.seal(of, a, b, nil)
@@ -87,7 +88,8 @@ func TestSeals(t *testing.T) {
 		m[at] ^= 0x40
 		refused("another version", m, Drops{Malformed: 1})
 	}
-	// A sender that starts anew, by a clock that was set back, is heard, and what it said before is not.
+	// A sender that starts anew, with a clock that was set back, is heard; its messages from before the start
+	// are not.
 	var again numbers
 	again.from(1)
 	old := name{1, 99}
@@ -98,7 +100,7 @@ func TestSeals(t *testing.T) {
 	refused("of the one before", out.seal(streamShort, a, b, nil)[:sealLen-1], Drops{Malformed: 1})
 	last := again.seal(streamShort, old, b, nil)
 	s.open(last)
-	// So many are remembered; what is forgotten is not taken.
+	// So many starts are remembered. Messages of a forgotten start are not taken.
 	for n := range uint64(remembered) {
 		if got, _, _ := s.open(again.seal(streamShort, name{1, 1000 + n}, b, nil)); got == nil {
 			t.Fatal("one more start is not heard")
@@ -177,9 +179,9 @@ func (r *recorder) replay(t *testing.T) {
 	}
 }
 
-// TestReplay: what boards say is recorded, and sent again to who has heard it: while its sender is there, and when
-// that has died, and to who is started anew in the same place. It is not taken, and counted, and nobody is
-// believed to be there who is not.
+// TestReplay: messages of a board are recorded, and sent again to the board that got them: while the sender
+// is there, when it has died, and when the receiver was started anew in the same place. They are not taken,
+// but counted, and no dead board counts as alive.
 func TestReplay(t *testing.T) {
 	b := start(t, 1)
 	r := record(t, b.Addr())
@@ -250,7 +252,7 @@ func TestReplay(t *testing.T) {
 	}
 	c := startWith(t, 1, 0, addr)
 	heard(c, "what was for the board before it started is not counted", func(d Drops) uint64 { return d.Misdirected })
-	// And who starts anew is heard, whatever was said before.
+	// A board that starts anew is heard, whatever was sent before.
 	again := start(t, 0, c.Addr())
 	again.pages(9)
 	r.replay(t)

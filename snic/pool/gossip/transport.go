@@ -13,11 +13,13 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// What is under way on streams lies in memory until all of it is there, and only then it is known whether the sender has
-// the secret. Of a host where no board is so many streams are read at a time, and so many bytes of each: what a board
-// that joins has to say of 256 others is less. Of hosts where boards are it is so many streams and so many bytes in all:
-// those of four chains (pool.MaxState) at once. Where there is no room the oldest stream has to go, and is repeated
-// if it was a board's.
+// The data of a stream lie in memory until the stream is complete, and only then it is known whether the
+// sender has the secret. So both are bounded: for hosts without a known board, the number of open streams
+// (strangers) and the bytes read of each (strangersRead), which is more than what a joining board has to say
+// of 256 others (the second also holds for streams that this board opened, as a stranger may have answered);
+// for hosts with known boards, the number of open streams (peers) and the bytes of all of them together
+// (peersRead): those of four chains (pool.MaxState) at once. When there is no room, the oldest stream is
+// closed. A board repeats what was closed.
 const (
 	strangers     = 32
 	strangersRead = 128 << 10
@@ -25,45 +27,45 @@ const (
 	peersRead     = 80 << 20
 )
 
-// again is how long after an error of a socket the next try is.
+// again is the time from an error of a socket to the next try.
 const again = 10 * time.Millisecond
 
-// portTries is how often a port is looked for that is free for UDP and TCP.
+// portTries is the number of tries to find a port that is free for both UDP and TCP.
 const portTries = 10
 
-// receiveBuffer is what the kernel is asked to hold of datagrams that have come; it may give less.
+// receiveBuffer is the size in bytes of the socket buffer that is asked for; the kernel may give less.
 const receiveBuffer = 2 << 20
 
-// transport is memberlist's, but what strangers send costs little: a datagram that does not begin as one of the pool
-// nothing, others their own length.
+// transport does what memberlist's own transport does, but messages of strangers cost little: a datagram that
+// does not begin like one of the pool costs nothing but its reading, any other one its own length.
 type transport struct {
 	tcp     *net.TCPListener
 	udp     *net.UDPConn
-	head    []byte // of all that the pool sends
+	head    []byte // the beginning of all datagrams of the pool
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	done    chan struct{}
 	once    sync.Once
 	all     sync.WaitGroup
-	board   func(ip net.IP) bool // there is one
+	board   func(ip net.IP) bool // whether a board is at this address
 	clock   clock.Clock
 
 	mu   sync.Mutex
 	next uint64 // number of the next stream
 	open map[*counted]struct{}
-	held int // bytes, of all peers' streams
+	held int // bytes read of all streams of peers
 }
 
-// side is who has opened a stream.
+// side says which end opened a stream, and whether it is known.
 type side int
 
 const (
-	ours side = iota // this board, and a stranger may answer
+	ours side = iota // this board opened it; a stranger may have answered
 	stranger
 	peer
 )
 
-// counted is a stream in the table of those that are open.
+// counted is a stream in the table of open streams.
 type counted struct {
 	net.Conn
 	t      *transport
@@ -74,7 +76,7 @@ type counted struct {
 
 var errFlood = errors.New("it sends more than who is not known may")
 
-// listen opens an address; port 0: any that is free.
+// listen opens an address. Port 0 stands for any free port.
 func listen(ip net.IP, port int, label string, clk clock.Clock, board func(net.IP) bool) (_ *transport, err error) {
 	t := &transport{head: append([]byte{labelled, byte(len(label))}, label...), board: board, clock: clk, open: map[*counted]struct{}{},
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), done: make(chan struct{})}
@@ -96,15 +98,16 @@ func listen(ip net.IP, port int, label string, clk clock.Clock, board func(net.I
 	return t, nil
 }
 
-// labelled is memberlist's type of a message that begins with a label, behind its length.
+// labelled is memberlist's type of messages that begin with a label: this byte, the label's length, and the
+// label.
 const labelled = 244
 
-// now is when a datagram went or came, for memberlist's round-trip times.
+// now returns the time of a datagram, from which memberlist computes round-trip times.
 func (t *transport) now() time.Time { return time.Unix(0, int64(t.clock.Now())) }
 
 func (t *transport) port() int { return t.tcp.Addr().(*net.TCPAddr).Port }
 
-// receive takes datagrams.
+// receive reads datagrams.
 func (t *transport) receive() {
 	p := make([]byte, 1<<16)
 	for {
@@ -126,7 +129,7 @@ func (t *transport) receive() {
 	}
 }
 
-// accept takes streams.
+// accept accepts streams.
 func (t *transport) accept() {
 	for {
 		c, err := t.tcp.Accept()
@@ -145,7 +148,8 @@ func (t *transport) accept() {
 	}
 }
 
-// goesOn waits a little after an error, and reports that it may get better: as when the process is out of descriptors.
+// goesOn waits a little after an error, and reports whether to try again: the error may pass, for example if
+// the process is out of descriptors.
 func (t *transport) goesOn(err error) bool {
 	if errors.Is(err, net.ErrClosed) {
 		return false
@@ -158,7 +162,7 @@ func (t *transport) goesOn(err error) bool {
 	}
 }
 
-// whose is who has opened a stream that comes in.
+// whose returns the side of a stream that was accepted.
 func (t *transport) whose(c net.Conn) side {
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok && t.board(a.IP) {
 		return peer
@@ -166,7 +170,7 @@ func (t *transport) whose(c net.Conn) side {
 	return stranger
 }
 
-// enter takes a stream into the table.
+// enter adds a stream to the table. If there are too many of its side, it closes the oldest.
 func (t *transport) enter(c net.Conn, from side) *counted {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -179,7 +183,7 @@ func (t *transport) enter(c net.Conn, from side) *counted {
 	return s
 }
 
-// oldest is how many streams of a side are open, and which of them was opened first.
+// oldest returns the number of open streams of a side, and the one that was opened first.
 func (t *transport) oldest(of side) (n int, first *counted) {
 	for s := range t.open {
 		if s.side != of {
@@ -192,7 +196,8 @@ func (t *transport) oldest(of side) (n int, first *counted) {
 	return n, first
 }
 
-// end hangs up. Who reads from the stream is told, and closes it once more.
+// end closes a stream, and removes it from the table. The reader of the stream gets an error, and closes it
+// again.
 func (t *transport) end(s *counted) {
 	if _, there := t.open[s]; there {
 		delete(t.open, s)
@@ -231,11 +236,12 @@ func (s *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// FinalAdvertiseAddr implements memberlist.Transport: it is where others reach this board.
+// FinalAdvertiseAddr implements memberlist.Transport: it returns the address at which other boards reach this
+// one.
 func (t *transport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
 	ip := t.tcp.Addr().(*net.TCPAddr).IP
 	if ip.IsUnspecified() {
-		// The address of the interface that other networks are reached by. Nothing is sent.
+		// The address of the interface that leads to other networks. Nothing is sent.
 		c, err := net.Dial("udp4", "192.0.2.1:9")
 		if err != nil {
 			return nil, 0, fmt.Errorf("listening on all addresses: none of them can be told to others: %w", err)
@@ -263,7 +269,7 @@ func (t *transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, e
 	return t.WriteTo(b, a.Addr)
 }
 
-// DialTimeout implements memberlist.Transport. Who answers there may be a stranger, too.
+// DialTimeout implements memberlist.Transport. A stranger may answer there.
 func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
 	c, err := net.DialTimeout("tcp", addr, timeout)
 	if err != nil {

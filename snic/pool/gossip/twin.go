@@ -13,24 +13,24 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 )
 
-// twin is another board that the gossip knows by the number of this one: one that was here before,
-// or one that lives. Which of the two it is, the gossip does not say: its pings can be recorded and answered by
-// anyone. So a twin is asked by a message of our own, and its reply is for this incarnation alone.
+// twin is another board that the gossip knows by the number of this one: an earlier incarnation of this
+// board, or another live board. The gossip cannot tell which, because anyone can record and answer its pings.
+// So the pool asks a twin by a message of its own, and the reply is valid for this incarnation only.
 type twin struct {
 	node    *memberlist.Node
 	id      name
 	rank    uint64
-	known   bool // whether it lives
+	known   bool // it is known whether the twin lives
 	lives   bool
 	first   bool          // this board comes before it
-	asked   chan struct{} // closed when it was asked once
-	asking  uint64        // number of the question that it was asked last: who is on the way may hold replies back for later
-	replied chan struct{} // holds one, to that question
+	asked   chan struct{} // closed when the twin was asked once
+	asking  uint64        // number of the newest question; an attacker on the path may hold back replies for later
+	replied chan struct{} // holds one reply, to the newest question
 	gone    chan struct{}
 	numbers
 }
 
-// unanswered is how many questions in a row a twin that lives may leave without a reply.
+// unanswered is the number of questions in a row without a reply after which a twin counts as gone.
 const unanswered = 3
 
 func newTwin(n *memberlist.Node, id name, rank uint64, now clock.Time) *twin {
@@ -39,14 +39,14 @@ func newTwin(n *memberlist.Node, id name, rank uint64, now clock.Time) *twin {
 	return t
 }
 
-// known are the twins that there are.
+// known returns all twins.
 func (p *Pool) known() []*twin {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Collect(maps.Values(p.twins))
 }
 
-// begin takes a rank behind those of all that are there with the number.
+// begin takes a rank behind those of all live boards with this number.
 func (p *Pool) begin() {
 	p.mu.Lock()
 	p.rank = p.Config.Node.Inc
@@ -56,10 +56,10 @@ func (p *Pool) begin() {
 		}
 	}
 	p.mu.Unlock()
-	_ = p.list.UpdateNode(time.Millisecond) // it goes on telling others
+	_ = p.list.UpdateNode(time.Millisecond) // it goes on telling other members after this time
 }
 
-// before reports that this board comes before another of its number.
+// before reports whether this board comes before the twin.
 func (p *Pool) before(t *twin) bool {
 	switch {
 	case p.rank == 0:
@@ -70,7 +70,7 @@ func (p *Pool) before(t *twin) bool {
 	return cmp.Or(cmp.Compare(p.rank, t.rank), cmp.Compare(p.Config.Node.Inc, t.id.inc)) < 0
 }
 
-// silent reports that a board of this number was there first.
+// silent reports whether another live board with this number comes before this one.
 func (p *Pool) silent() bool {
 	for _, t := range p.twins {
 		if t.lives && !p.before(t) {
@@ -80,7 +80,7 @@ func (p *Pool) silent() bool {
 	return false
 }
 
-// ask finds out whether a twin lives, again and again as long as the gossip knows it.
+// ask asks a twin again and again whether it lives, as long as the gossip knows it.
 func (p *Pool) ask(t *twin) {
 	defer p.all.Done()
 	<-p.open
@@ -110,12 +110,12 @@ func (p *Pool) ask(t *twin) {
 // question asks a twin once, and reports whether it replies.
 func (p *Pool) question(t *twin) bool {
 	if t.node.Address() == p.addr {
-		return false // nobody else can be there
+		return false // no other board can be at this address
 	}
 	p.mu.Lock()
 	t.asking++
 	select {
-	case <-t.replied: // too late for the question before
+	case <-t.replied: // it came too late, for the question before
 	default:
 	}
 	text := append(binary.BigEndian.AppendUint64(nil, t.asking), p.addr...)
@@ -133,12 +133,13 @@ func (p *Pool) question(t *twin) bool {
 	return false
 }
 
-// reply tells a twin that this board lives. It asks with the number of its question, in 8 bytes, and its address.
+// reply tells a twin that this board lives. ask is the twin's question: its number, in 8 bytes, and the
+// twin's address.
 func (p *Pool) reply(to name, ask []byte) {
 	select {
 	case <-p.open:
 	default:
-		return // it asks again
+		return // the twin will ask again
 	}
 	if len(ask) < 8 {
 		p.malformed()
@@ -158,7 +159,7 @@ func (p *Pool) reply(to name, ask []byte) {
 	}
 }
 
-// replied takes the reply of a twin: the number of the question.
+// replied handles the reply of a twin, which is the number of the question.
 func (p *Pool) replied(from name, number []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,8 +173,7 @@ func (p *Pool) replied(from name, number []byte) {
 	}
 }
 
-// found says that another process with the same number lives, or does so no more. Of two that live the one that
-// started later is silent.
+// found notes whether a twin lives. Of two live boards with the same number the later one is silent.
 func (p *Pool) found(t *twin, lives bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,7 +192,7 @@ func (p *Pool) found(t *twin, lives bool) {
 	p.lost(t)
 }
 
-// lost says that a twin that lived is there no more.
+// lost notes that a twin that lived is gone.
 func (p *Pool) lost(t *twin) {
 	if p.Twin != nil {
 		p.Twin(t.node.Address(), false, t.first)
@@ -200,7 +200,7 @@ func (p *Pool) lost(t *twin) {
 	p.kick()
 }
 
-// judge says what comes of it that a twin lives.
+// judge acts on a live twin: it decides which of both boards comes first.
 func (p *Pool) judge(t *twin) {
 	t.first = p.before(t)
 	if p.silent() {
@@ -213,7 +213,7 @@ func (p *Pool) judge(t *twin) {
 	p.kick()
 }
 
-// certain reports that of all others of the number it is known whether they live.
+// certain reports whether it is known of each twin whether it lives.
 func (p *Pool) certain() bool {
 	for _, t := range p.twins {
 		if !t.known {

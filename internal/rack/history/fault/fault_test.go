@@ -77,7 +77,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// The run fails exactly when certain faults are all there: those are left.
+// The run fails exactly when certain faults are all there. Shrink leaves only those.
 func TestShrink(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s Schedule
@@ -122,7 +122,7 @@ type bench struct {
 	clk   *clock.Manual
 	pool  *packet.Pool
 	wire  *Wire
-	sides [2]*mem.Port // clients', servers'
+	sides [2]*mem.Port // on the clients' side and on the servers'
 }
 
 func newBench(t *testing.T, text string) *bench {
@@ -152,7 +152,7 @@ func (x *bench) send(d Dir, first byte) {
 	}
 }
 
-// got breathes at a time and returns the last bytes of what came out.
+// got breathes at a time and returns the last byte of each frame that came out.
 func (x *bench) got(d Dir, at clock.Time) string {
 	x.clk.Set(at)
 	if _, err := x.wire.Breath(at); err != nil {
@@ -204,7 +204,7 @@ kill l at 1s`)
 	}
 }
 
-// Frames wait when the other end has no room, in order, and none is lost.
+// Frames wait in order when the other end has no room, and none is lost.
 func TestWireFull(t *testing.T) {
 	x := newBench(t, "duplicate l up 1 by 0s")
 	want := "0"
@@ -224,7 +224,7 @@ func TestWireFull(t *testing.T) {
 	for range 4 {
 		got += x.got(Up, 2000)
 	}
-	// The copy of the first comes behind those of its breath.
+	// The copy of the first frame comes behind the frames of its breath.
 	if len(got) != len(want) || strings.Replace(got, "0", "", 2) != want[2:] || got[0] != '0' || x.pool.InUse() != 0 {
 		t.Errorf("sent %q, got %q, %d in use", want, got, x.pool.InUse())
 	}

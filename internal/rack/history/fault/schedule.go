@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Action is what goes wrong.
+// Action is the kind of a fault.
 type Action uint8
 
 const (
@@ -26,7 +26,7 @@ func (a Action) String() string {
 	return [...]string{"drop", "duplicate", "delay", "corrupt", "kill", "restart"}[a]
 }
 
-// OfFrame reports whether the action befalls a frame, and not a machine.
+// OfFrame reports whether the action happens to a frame, and not to a machine.
 func (a Action) OfFrame() bool { return a <= Corrupt }
 
 // Dir is a direction on a link.
@@ -39,7 +39,7 @@ const (
 
 func (d Dir) String() string { return [...]string{"up", "down"}[d] }
 
-// Fault is one thing that goes wrong.
+// Fault is one fault.
 type Fault struct {
 	Action Action
 	// Where is the name of a link, or of a machine.
@@ -47,12 +47,12 @@ type Fault struct {
 	Dir   Dir
 	// Frame is the frame's number in its direction, from 1.
 	Frame int
-	// By is how much later a delayed frame, or the copy of a doubled one, comes.
+	// By is how much later a delayed frame, or the copy of a duplicated one, arrives.
 	By time.Duration
-	// Byte is the offset of the byte that is damaged, modulo what the frame has
-	// behind its Ethernet header (the Ethernet FCS guards that on every cable).
+	// Byte is the offset of the damaged byte behind the Ethernet header, modulo the number of bytes there.
+	// (The Ethernet FCS protects the header on every cable.)
 	Byte int
-	// At is when a machine dies or comes back, from the start of the run.
+	// At is the time at which a machine dies or comes back, from the start of the run.
 	At time.Duration
 }
 
@@ -70,10 +70,10 @@ func (f Fault) String() string {
 	return s
 }
 
-// Schedule is what goes wrong in one run.
+// Schedule is the faults of a run.
 type Schedule []Fault
 
-// String is one fault to a line.
+// String returns one fault in each line.
 func (s Schedule) String() string {
 	var b strings.Builder
 	for _, f := range s {
@@ -83,17 +83,17 @@ func (s Schedule) String() string {
 	return b.String()
 }
 
-// Mix says how much goes wrong in a random schedule.
+// Mix describes random schedules.
 type Mix struct {
-	// Links are struck by frame faults, all alike.
+	// Links are the links on which frame faults happen, all with the same probability.
 	Links []string
-	// Frames is how many faults of frames there are at most, and Within the
-	// highest number of a frame that is struck; early ones are more often.
+	// Frames is the most faults of frames, and Within the highest number of a frame with a fault; early
+	// frames have faults more often.
 	Frames, Within int
 	// Late is the longest delay; 0 = 50 µs.
 	Late time.Duration
-	// Machines may die; at most Deaths of them do, at a time up to Until after
-	// the start, rather early, and come back after at most Absence (0: never).
+	// At most Deaths of the Machines die, at a time up to Until after the start, more often early, and come
+	// back after at most Absence (0: never).
 	Machines []string
 	Deaths   int
 	Until    time.Duration
@@ -121,7 +121,7 @@ func Random(seed uint64, m Mix) Schedule {
 				f.Byte = rng.IntN(1500)
 			}
 			s = append(s, f)
-			// Losses come in bursts, too.
+			// Losses also come in bursts.
 			if f.Action == Drop && rng.IntN(4) == 0 {
 				for range rng.IntN(8) {
 					f.Frame++
@@ -145,7 +145,7 @@ func Random(seed uint64, m Mix) Schedule {
 	return s
 }
 
-// Machines are the faults that befall machines, by time.
+// Machines returns the faults of machines, by time.
 func (s Schedule) Machines() []Fault {
 	var m []Fault
 	for _, f := range s {
@@ -157,10 +157,9 @@ func (s Schedule) Machines() []Fault {
 	return m
 }
 
-// Shrink leaves faults away as long as fails still says that the rest makes the
-// run fail, until every single one that is left matters (Zeller and Hildebrandt,
-// "Simplifying and isolating failure-inducing input", TSE 2002: ddmin). s itself
-// must fail. fails is called at most tries times (0: as often as it takes).
+// Shrink leaves out faults as long as fails reports that the run still fails with the rest, until every fault
+// that is left matters (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", TSE 2002:
+// ddmin). A run with s must fail. fails is called at most tries times (0: no limit).
 func Shrink(s Schedule, tries int, fails func(Schedule) bool) Schedule {
 	parts := 2
 	for n := 0; len(s) > 0; {

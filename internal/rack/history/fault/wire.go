@@ -9,22 +9,21 @@ import (
 // etherLen is the length of an Ethernet header.
 const etherLen = 14
 
-// Wire is a cable on which a schedule's faults happen. It joins two ports, and
-// is a worker of its driver (host.Worker).
+// Wire is a cable between two ports on which a schedule's faults happen. It is a host.Worker.
 type Wire struct {
 	half [2]half
 	rx   packet.Batch
-	// Struck counts the frames that something happened to, Lost those that did
-	// not arrive: dropped, or a copy for which there was no buffer.
+	// Struck counts the frames that had a fault, Lost those that did not arrive: dropped frames, and copies
+	// for which there was no buffer.
 	Struck, Lost int
-	// Spare reports whether byte at of a frame is not to be corrupted. Nil: each byte may be.
+	// Spare reports whether byte at of a frame must not be damaged. Nil: every byte may be.
 	Spare func(frame []byte, at int) bool
 }
 
-// half is one direction.
+// half is one direction of the cable.
 type half struct {
 	from, to port.Port
-	faults   map[int][]Fault // by frame
+	faults   map[int][]Fault // by number of the frame
 	n        int             // frames seen
 	out      packet.Batch
 	late     []late // by time, then by arrival
@@ -35,8 +34,8 @@ type late struct {
 	b  *packet.Buf
 }
 
-// NewWire makes the cable called name between the clients' side and the servers'
-// side, with the faults of s that are its own.
+// NewWire makes the cable with this name between the clients' side and the servers' side, with the faults of
+// s that name the cable.
 func NewWire(name string, clients, servers port.Port, s Schedule) *Wire {
 	w := &Wire{}
 	w.half[Up] = half{from: clients, to: servers, faults: map[int][]Fault{}}
@@ -92,7 +91,7 @@ func (w *Wire) lose(b *packet.Buf) {
 	b.Put()
 }
 
-// carry sends a frame on its way, with what the schedule has for it.
+// carry sends a frame, with the faults that the schedule has for it.
 func (w *Wire) carry(h *half, now clock.Time, b *packet.Buf) {
 	faults := h.faults[h.n]
 	if len(faults) > 0 {
@@ -129,7 +128,7 @@ func (w *Wire) carry(h *half, now clock.Time, b *packet.Buf) {
 	h.out.Add(b)
 }
 
-// later keeps b until at.
+// later keeps b until the time at.
 func (h *half) later(at clock.Time, b *packet.Buf) {
 	i := len(h.late)
 	for i > 0 && h.late[i-1].at > at {
@@ -151,7 +150,7 @@ func (w *Wire) Deadline() clock.Time {
 	return at
 }
 
-// Held is the number of frames that the cable holds.
+// Held returns the number of frames that the cable holds.
 func (w *Wire) Held() int {
 	n := 0
 	for i := range w.half {

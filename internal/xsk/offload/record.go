@@ -1,4 +1,4 @@
-package afxdp
+package offload
 
 import (
 	"errors"
@@ -10,18 +10,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recordDir has a file for each interface whose settings are changed while no attached program of a
+// A Record says what of an interface was changed and is to be put back. The zero Record says that nothing was.
+type Record [4]uint64
+
+// The words of a Record.
+const (
+	Own         = iota // Mask of the interface
+	Peer               // Mask of its other end
+	Promiscuous        // 1: promiscuous mode was turned on
+	_
+)
+
+// Owe adds what w says to r.
+func (r *Record) Owe(w Record) {
+	for i := range w {
+		r[i] |= w[i]
+	}
+}
+
+// RecordDir has a file for each interface whose settings are changed while no attached program of a
 // wire stores the original settings: while a wire's program is being attached or removed, and as long as
-// an interface alone is used. If a process is killed then, or cannot put the settings back, the next
+// an interface alone, or a packet socket, is used. If a process is killed then, or cannot put the settings back, the next
 // process or Detach does so with the help of the file.
 // The file of a network namespace that is gone stays until the machine is started again, because nobody
 // can tell whether a namespace with that cookie still exists.
-const recordDir = "/run"
+const RecordDir = "/run"
 
-// recordFile returns the path of the file of an interface of the calling thread's network namespace.
+// RecordFile returns the path of the file of an interface of the calling thread's network namespace.
 // The path contains the namespace's cookie, because a later namespace may get the same inode.
 // It is empty if the kernel does not tell the cookie; then there is no file.
-func recordFile(index int) (string, error) {
+func RecordFile(index int) (string, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return "", fmt.Errorf("network namespace: %w", err)
@@ -34,14 +52,14 @@ func recordFile(index int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cookie of the network namespace: %w", err)
 	}
-	return filepath.Join(recordDir, fmt.Sprintf("quillon-settings-%d-%d", cookie, index)), nil
+	return filepath.Join(RecordDir, fmt.Sprintf("quillon-settings-%d-%d", cookie, index)), nil
 }
 
 // recordFormat is the format of the file: the four words of the restore record.
 const recordFormat = "quillon settings 1: %x %x %x %x\n"
 
-// readRecord reads the record in a file. If there is no file, it returns the zero record.
-func readRecord(file string) (w [4]uint64, err error) {
+// ReadRecord reads the record in a file. If there is no file, it returns the zero record.
+func ReadRecord(file string) (w Record, err error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return w, nil
@@ -55,13 +73,13 @@ func readRecord(file string) (w [4]uint64, err error) {
 	return w, nil
 }
 
-// noRoom reports whether a record could not be written because the file system is full. Code that removes a program
+// NoRoom reports whether a record could not be written because the file system is full. Code that removes a program
 // goes on then, because the record is only needed if the process is killed meanwhile.
-func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+func NoRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// writeRecord writes the record to the file, whole or not at all. For the zero record it removes the
+// WriteRecord writes the record to the file, whole or not at all. For the zero record it removes the
 // file. It returns no error if the process may not write to the directory.
-func writeRecord(file string, w [4]uint64) (err error) {
+func WriteRecord(file string, w Record) (err error) {
 	defer func() {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 			err = nil
@@ -70,10 +88,10 @@ func writeRecord(file string, w [4]uint64) (err error) {
 	if file == "" {
 		return nil
 	}
-	if w == [4]uint64{} {
+	if w == (Record{}) {
 		return os.Remove(file)
 	}
-	f, err := os.CreateTemp(recordDir, ".quillon-settings-")
+	f, err := os.CreateTemp(RecordDir, ".quillon-settings-")
 	if err != nil {
 		return err
 	}

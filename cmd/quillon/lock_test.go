@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/arbiter/message"
+)
+
+// grantingArbiter grants what it is asked for, and answers as long as it is not mute. The number that it returns counts releases.
+func grantingArbiter(t *testing.T) (at string, mute *atomic.Bool, released *atomic.Int32) {
+	sock, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sock.Close() })
+	mute, released = new(atomic.Bool), new(atomic.Int32)
+	go func() {
+		b := make([]byte, 2048)
+		var m message.Message
+		for {
+			n, from, err := sock.ReadFromUDP(b)
+			if err != nil {
+				return
+			}
+			if mute.Load() || !m.Parse(b[:n]) {
+				continue
+			}
+			m.Answer, m.N, m.Result = true, 0, message.OK
+			switch m.Op {
+			case message.Hello:
+				m.Session = 9
+			case message.Release:
+				released.Add(1)
+			}
+			if m.Op == message.Acquire {
+				m.Token, m.Handle = 77, 1
+			}
+			_, _ = sock.WriteToUDP(m.Append(nil), from)
+		}
+	}()
+	return sock.LocalAddr().String(), mute, released
+}
+
+// alive reports whether a process runs; a zombie does not.
+func alive(pid string) bool {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return rest != "" && rest[0] != 'Z' && rest[0] != 'X'
+}
+
+// readPID waits for a file that a command writes a process number to.
+func readPID(t *testing.T, file string) string {
+	for range 500 {
+		if b, _ := os.ReadFile(file); bytes.HasSuffix(b, []byte("\n")) {
+			return strings.TrimSpace(string(b))
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("nothing wrote %s", file)
+	return ""
+}
+
+// TestLockLost: when the lease is lost, the command is killed, and with it all that it has started: a child, and one that was left to itself.
+func TestLockLost(t *testing.T) {
+	at, mute, _ := grantingArbiter(t)
+	child, orphan := filepath.Join(t.TempDir(), "child"), filepath.Join(t.TempDir(), "orphan")
+	script := fmt.Sprintf(`(setsid sh -c 'echo $$ >%s; exec sleep 60' & ) ; sh -c 'echo $$ >%s; exec sleep 60'; true`, orphan, child)
+	done := make(chan error, 1)
+	go func() {
+		out, err := exec.Command("quillon", "lock", "--arbiter", at, "--lease", "300ms", "0x10", "--", "sh", "-c", script).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		done <- err
+	}()
+	a, b := readPID(t, child), readPID(t, orphan)
+	time.Sleep(500 * time.Millisecond) // the lease is renewed
+	if !alive(a) || !alive(b) {
+		t.Fatal("the command ended while the lease was renewed")
+	}
+	mute.Store(true)
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), "lease is lost") {
+			t.Errorf("error %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("quillon lock does not end")
+	}
+	if alive(a) || alive(b) {
+		t.Errorf("child alive: %v, orphan alive: %v", alive(a), alive(b))
+	}
+}
+
+// TestLockStopped: a user who ends quillon lock ends the command, too, before its words are given back.
+func TestLockStopped(t *testing.T) {
+	at, _, released := grantingArbiter(t)
+	child := filepath.Join(t.TempDir(), "child")
+	cmd := exec.Command("quillon", "lock", "--arbiter", at, "--lease", "2s", "0x10", "--", "sh", "-c", "trap '' TERM; sh -c 'echo $$ >"+child+"; exec sleep 60'; true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	pid := readPID(t, child)
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	for {
+		select {
+		case <-done:
+			if alive(pid) || released.Load() != 1 {
+				t.Errorf("alive: %v, %d releases", alive(pid), released.Load())
+			}
+			return
+		case <-time.After(time.Millisecond):
+			if alive(pid) && released.Load() > 0 {
+				t.Fatal("the words were given back while the command's child ran")
+			}
+		}
+	}
+}
