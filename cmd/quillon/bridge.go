@@ -158,10 +158,10 @@ func unsplice(dir string, s *bridge.Splice) error {
 	if err != nil {
 		return err
 	}
-	if err = afxdp.Detach(found[0], found[len(found)-1]); err != nil {
+	if err = afxdp.Detach(found...); err != nil {
 		// A port must not go back to its bridge with an XDP program that leads nowhere. If the first attempt
 		// only failed to restore a setting, the program is gone, and the second attempt succeeds.
-		if again := afxdp.Detach(found[0], found[len(found)-1]); again != nil {
+		if again := afxdp.Detach(found...); again != nil {
 			return again
 		}
 	}

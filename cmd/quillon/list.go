@@ -164,10 +164,19 @@ func (l *listing) left(taken map[string]bool, at []afxdp.Attachment, splices []*
 			continue
 		}
 		x := leftover{Interfaces: a.Interfaces, What: "an XDP program of a process that has ended"}
-		if a.Wire && len(a.Interfaces) == 2 {
+		switch {
+		case a.Wire && len(a.Interfaces) == 2:
 			x.What = "a wire: frames cross in the kernel"
+		case a.Headless:
+			x.What = "a P4 program that runs headless: its frames go on with the entries that it had"
+		case a.Shut:
+			x.What = "the program of a closed P4 app: all frames are dropped"
 		}
-		x.Undo = "quillon detach " + a.Interfaces[0] + " " + a.Interfaces[len(a.Interfaces)-1]
+		devs := a.Interfaces
+		if a.Wire && len(devs) == 1 {
+			devs = []string{devs[0], devs[0]}
+		}
+		x.Undo = "quillon detach " + strings.Join(devs, " ")
 		l.Left = append(l.Left, x)
 	}
 }

@@ -734,6 +734,9 @@ func (r *running) finish(err error) error {
 		errs = append(errs, r.control.Hangup())
 	}
 	if r.inst != nil {
+		if err != nil && !r.worked && r.ports != nil {
+			r.ports.Revert()
+		}
 		errs = append(errs, r.inst.Close())
 	}
 	if r.ports != nil {
@@ -885,30 +888,34 @@ func (r *running) reload() {
 
 func newDetachCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:   "detach INTERFACE INTERFACE",
-		Short: "Take away the wire that a dead or kept instance left",
+		Use:   "detach INTERFACE...",
+		Short: "Take away what a dead or kept instance left on interfaces",
 		Long: `Takes the XDP programs of an inline pair off and puts the interfaces' settings
 back, also where an instance was killed while it started or stopped. Frames cross
 between the two no more, unless something else carries them. Where one of the two
 is gone, the other one is freed. One that was moved to another network namespace
-keeps its program: free it there, named twice. So is an interface alone whose
-instance was killed.`,
-		Example: "  quillon detach eth1 eth2\n  ip netns exec NAME quillon detach eth1 eth1",
-		Args:    exactly("INTERFACE", "INTERFACE"),
+keeps its program: free it there. Interfaces that were no pair are freed the same
+way, one or many: those with a P4 program that goes on, or drops all frames, without
+its process (fail=headless and closed), and those whose settings are not as they were.`,
+		Example: "  quillon detach eth1 eth2\n  ip netns exec NAME quillon detach eth1",
+		Args:    atLeast("INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := open.Present(args...)
 			if err != nil {
 				return err
 			}
 			a, b := found[0], found[len(found)-1]
-			text := fmt.Sprintf("%s and %s are free", a, b)
-			switch {
-			case args[0] == args[1]:
-				text = a + " is free"
-			case len(found) == 1:
-				text = a + " is free, and the other one is gone"
+			if a == b {
+				found = found[:1]
 			}
-			if err := unused(a, b); err != nil {
+			text := strings.Join(found, " and ") + " are free"
+			switch {
+			case len(found) == 1 && len(args) == 2 && args[0] != args[1]:
+				text = a + " is free, and the other one is gone"
+			case len(found) == 1:
+				text = a + " is free"
+			}
+			if err := unused(found...); err != nil {
 				return err
 			}
 			switch s, err := bridge.Of(a, b); {
@@ -918,7 +925,7 @@ instance was killed.`,
 				return fmt.Errorf("%s and %s are a splice: quillon bridge remove puts %[2]s back into %[3]s", s.Inner, s.Port, s.Bridge)
 			}
 			defer undisturbed(cmd, "taking the wire away")()
-			if err := afxdp.Detach(a, b); err != nil {
+			if err := afxdp.Detach(found...); err != nil {
 				return asRoot(err)
 			}
 			return show(cmd, args, func(w io.Writer) { fmt.Fprintln(w, text) })

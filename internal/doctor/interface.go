@@ -122,7 +122,7 @@ func look(tool *ethtool.Tool, links []netlink.Link, l netlink.Link) (Finding, er
 	case err != nil:
 		return f, err
 	case x == nil:
-	case x.Name == xsk.WireProgram || x.Name == xsk.PortProgram:
+	case strings.HasPrefix(x.Name, "quillon_"):
 		says = append(says, "quillon's XDP program is there: quillon list")
 	default:
 		worse(Bad, fmt.Sprintf("another's XDP program %q is there", x.Name), fmt.Sprintf("end whose it is, or: ip link set dev %s xdp off", a.Name))

@@ -30,8 +30,8 @@ type RCuckooConfig struct {
 	Kind rcuckoo.Kind
 	// Value is the size of values in extents; 0: values lie in entries.
 	Value int
-	// Library is how the clients work: Search, Cache, Flush, Covering, Blind, FailAfter
-	// and Torn matter.
+	// Library is how the clients work: Search, Cache, Flush, Covering, Blind, FailAfter,
+	// Work and Torn matter.
 	Library rcuckoo.Config
 	// Failures is how many clients fail in a second, each in the middle of what it
 	// writes. Another takes its place at once.

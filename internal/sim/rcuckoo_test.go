@@ -47,6 +47,23 @@ func TestRCuckoo(t *testing.T) {
 	}
 }
 
+// A client's own time is a part of its reads and updates, and of nothing else.
+func TestRCuckooWork(t *testing.T) {
+	for _, kind := range []rcuckoo.Kind{rcuckoo.Update, rcuckoo.Insert} {
+		c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 12, Form: rcuckoo.Code}, Fill: 0.1, Kind: kind, Library: rcuckoo.Config{Blind: true}, StoreLoad: StoreLoad{Clients: 2, Hosts: 2, Writes: 0.5, Seed: 3}}
+		idle := cuckoo(t, c)
+		c.Library.Work = rcuckoo.Work{Read: 2 * time.Microsecond, Update: 5 * time.Microsecond}
+		busy := cuckoo(t, c)
+		want := 0.0
+		if kind == rcuckoo.Update {
+			want = 5
+		}
+		if r, w := busy.Read.P50-idle.Read.P50, busy.Write.P50-idle.Write.P50; math.Abs(r-2) > 0.1 || math.Abs(w-want) > 0.1 {
+			t.Errorf("%v: reads take %.2f us longer, and writes %.2f", kind, r, w)
+		}
+	}
+}
+
 // Clients fail, and others repair: the table goes on.
 func TestRCuckooFailures(t *testing.T) {
 	for _, form := range []rcuckoo.Form{rcuckoo.Paper, rcuckoo.Code} {

@@ -128,8 +128,8 @@ func (a *Attached) Set() (s *Set, err error) {
 	return s, nil
 }
 
-// maps calls take with each map of the program that has this name and values of this many bytes.
-// take owns the map.
+// maps calls take with each map of the program that has this name and values of this many bytes, or with all if name is
+// empty. take owns the map.
 func (a *Attached) maps(name string, value uint32, take func(*ebpf.Map) error) error {
 	info, err := a.Prog.Info()
 	if err != nil {
@@ -141,7 +141,7 @@ func (a *Attached) maps(name string, value uint32, take func(*ebpf.Map) error) e
 		if err != nil {
 			return err
 		}
-		if mi, e := m.Info(); e == nil && mi.Name == name && m.ValueSize() == value {
+		if mi, e := m.Info(); e == nil && (name == "" || mi.Name == name && m.ValueSize() == value) {
 			err = take(m)
 		} else {
 			err = m.Close()
@@ -151,6 +151,15 @@ func (a *Attached) maps(name string, value uint32, take func(*ebpf.Map) error) e
 		}
 	}
 	return nil
+}
+
+// AllMaps opens all maps of the program. It takes CAP_SYS_ADMIN.
+func (a *Attached) AllMaps() (all []*ebpf.Map, err error) {
+	err = a.maps("", 0, func(m *ebpf.Map) error {
+		all = append(all, m)
+		return nil
+	})
+	return all, err
 }
 
 // Partners returns the indices of the other interfaces that the program serves.

@@ -17,6 +17,7 @@ import (
 const (
 	WireProgram = "quillon_wire" // of a pair; outlives its process
 	PortProgram = "quillon_port" // of one interface alone
+	ShutProgram = "quillon_shut" // of one interface alone; outlives its process, and drops all frames then
 )
 
 // Cross is what the program does with frames that are not for a socket.

@@ -51,11 +51,13 @@ func (b *balance) moves(who uint16) bool { return b.ondown == moveDown && !b.ali
 
 // recall takes frames of connections that are to move back from the kernel, some places at a time: as many as a breath has time for.
 func (b *balance) recall() {
-	const places = 4096
-	end := min(b.recalled+places, b.conns.Places())
+	const places, withdrawn = 4096, 256
+	end, left := min(b.recalled+places, b.conns.Places()), withdrawn
 	for i := b.conns.NextBefore(b.recalled, end); i >= 0; i = b.conns.NextBefore(i+1, end) {
-		if b.moves(b.conns.At(i).Val.backend) {
-			b.conns.withdraw(i)
+		if b.moves(b.conns.At(i).Val.backend) && b.conns.withdraw(i) {
+			if left--; left == 0 {
+				end = i + 1
+			}
 		}
 	}
 	if b.recalled = end; end == b.conns.Places() {
@@ -63,11 +65,14 @@ func (b *balance) recall() {
 	}
 }
 
-// withdraw takes frames of the connection in place i back from the kernel.
-func (t *conns) withdraw(i int) {
-	if f := &t.At(i).Val.flows; f.Any() {
-		t.ahead.Withdraw(f)
+// withdraw takes frames of the connection in place i back from the kernel, and returns false if the kernel has none.
+func (t *conns) withdraw(i int) bool {
+	f := &t.At(i).Val.flows
+	if !f.Any() {
+		return false
 	}
+	t.ahead.Withdraw(f)
+	return true
 }
 
 // since is when the connection in place i had its last frame. The kernel is asked when it seems to be idle.

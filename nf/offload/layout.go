@@ -7,7 +7,7 @@ type Slot struct {
 	// slot was used. Who has set the state to Busy or Paused may read and write the other fields.
 	Claim  uint64
 	Flags  uint32
-	_      uint32
+	Held   uint32 // see Until
 	Quiet  uint64 // ns; 0: for ever
 	Quiets [2]uint64
 	Last   [2]uint64 // times of the kernel
@@ -16,9 +16,10 @@ type Slot struct {
 	Dirs   [2]Dir
 	Sides  [2]Side // by direction
 	Rests  [2]Rest
-	// Only the program uses Odd and Behind, in units of 1<<BehindShift ns: the times when the last frame
-	// came up that the program does not run, and when the last frame behind such a one did.
-	Odd, Behind uint32
+	// Held, Until and Behind are in units of 1<<BehindShift ns. They say of the last time in which frames came up
+	// behind others (BehindGap): when it began, when it ends, and when its last frame came. The program writes them;
+	// in a new entry Held is 0.
+	Until, Behind uint32
 }
 
 // Dir is one direction of an entry: the key of its frames, and the Change that the program applies to them.
@@ -57,13 +58,15 @@ const (
 )
 
 // When a frame of an entry comes up that the program does not run, the frames behind it come up, too. That
-// ends with the first frame that comes BehindGap or more after the frame of the entry before it, or
-// BehindMost or more after the frame that the program did not run. BehindGap is longer than the process
-// keeps a frame.
+// time ends with the first frame that comes BehindGap or more after the frame of the entry before it, or with the
+// first frame after the time's share: the period since the last such time began, divided by 1<<BehindShare, and
+// from BehindGap to BehindMost. In any case it lasts for BehindGap after each frame that the program did not run.
+// BehindGap is longer than the process keeps a frame.
 const (
 	BehindShift = 20 // a unit is 1<<BehindShift ns, about a millisecond
 	BehindGap   = 5  // units
 	BehindMost  = 96 // units
+	BehindShare = 3
 )
 
 // AckWindow is the smallest distance, in bytes, that an acknowledgement may be behind without being

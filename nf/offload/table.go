@@ -147,7 +147,6 @@ type Table struct {
 	nobody nobody
 	// Of who has the turn:
 	waiting []candidate
-	paused  bool
 	hand    uint32
 
 	outcomes [numOutcomes]atomic.Uint64
@@ -168,6 +167,7 @@ type entries struct {
 	freed   atomic.Uint64
 
 	turn   turn.Turn // of what follows, and of the Table's
+	paused bool
 	free   []uint32
 	owners [maxOwners]ownerRef
 	owned  int // of them, that there ever were at the same time
@@ -504,10 +504,6 @@ func (t *Table) begin(a, b *candidate) Outcome {
 			return TooMany
 		}
 	}
-	if !t.holds(&a.meter) || !t.holds(&b.meter) {
-		back()
-		return Refused
-	}
 	i, ok := t.slot()
 	if !ok {
 		t.replaceAll(a, b)
@@ -516,6 +512,11 @@ func (t *Table) begin(a, b *candidate) Outcome {
 			return Full
 		}
 	}
+	if !t.holds(&a.meter) || !t.holds(&b.meter) { // also an entry that was replaced may have used them
+		t.free = append(t.free, i)
+		back()
+		return Refused
+	}
 	s, r := &t.slots[i], &t.records[i]
 	*r = record{inUse: true, follow: int8(a.follows + 1)}
 	for n := range a.n {
@@ -523,7 +524,7 @@ func (t *Table) begin(a, b *candidate) Outcome {
 	}
 	turn := s.Claim>>32 + 1
 	atomic.StoreUint64(&s.Claim, turn<<32|Born)
-	s.Flags, s.Quiet = 0, uint64(least(a.quiet[0], b.quiet[0]))
+	s.Flags, s.Held, s.Quiet = 0, 0, uint64(least(a.quiet[0], b.quiet[0]))
 	s.Quiets = [2]uint64{uint64(a.quiet[1]), uint64(b.quiet[1])}
 	s.Dirs, s.Rests, s.Heads = [2]Dir{a.dir, b.dir}, [2]Rest{a.rest, b.rest}, [2]int16{a.head, b.head}
 	if a.key.six() {
@@ -774,11 +775,12 @@ func (t *entries) tellAll(i uint32, running bool) {
 }
 
 // finish ends entry i for the owner of its part n, and calls Used of that owner. The caller has the turn at the
-// owner.
+// owner. While the Table is paused, finish leaves it to Look to free the slot, because a function that gets other
+// settings may end all its entries at once.
 func (t *entries) finish(i uint32, n int) {
 	t.stop(i)
 	t.unlink(i, n)
-	if !t.shared {
+	if !t.shared && !t.paused {
 		t.tidy(1)
 	}
 }
@@ -980,7 +982,7 @@ func (t *Table) Look(n int) {
 	}
 	defer t.give()
 	t.tidy(n)
-	t.lookMeters(n)
+	t.lookMeters(max(n, t.meters.used/looks))
 	for ; n > 0; n-- {
 		if t.hand >= used {
 			t.hand = 0
@@ -990,6 +992,9 @@ func (t *Table) Look(n int) {
 		t.hand++
 	}
 }
+
+// looks is the number of calls of Look in which all Meters are looked at.
+const looks = 100
 
 func (t *Table) look(i uint32) {
 	s, r := &t.slots[i], &t.records[i]

@@ -14,13 +14,14 @@ import (
 type memory struct {
 	slots   []Slot
 	control Control
+	meters  []Meter
 	keys    map[[KeyLen]byte]int
 }
 
 func (m *memory) Slots() []Slot     { return m.slots }
 func (m *memory) Sixes() []Addrs    { return make([]Addrs, len(m.slots)) }
 func (m *memory) Control() *Control { return &m.control }
-func (m *memory) Meters() []Meter   { return nil }
+func (m *memory) Meters() []Meter   { return m.meters }
 func (m *memory) Put(slot, dir int) error {
 	m.keys[m.slots[slot].Dirs[dir].Key] = 2*slot + dir
 	return nil
@@ -132,6 +133,10 @@ func TestPairs(t *testing.T) {
 	expect("room again", x.offer(1, back, back, 2), Began)
 	x.Pause()
 	expect("while the graph changes", x.offer(0, out, out, 3), Stops)
+	x.Withdraw(&x.a.flows[2])
+	if x.Len() != 2 || x.a.flows[2].Any() || len(x.m.keys) != 4 {
+		t.Errorf("a function that gets other settings frees entries: %d are left, keys %v", x.Len(), x.m.keys)
+	}
 	x.All()
 	if x.Len() != 0 || len(x.m.keys) != 0 || x.a.flows != [8]Flows{} || x.b.flows != [8]Flows{} {
 		t.Error("something is left")
@@ -227,5 +232,44 @@ func TestStates(t *testing.T) {
 	offer(0, out)
 	if got := offer(1, back); got != Began {
 		t.Error(OutcomeNames[got])
+	}
+}
+
+// meterer is an owner that has lent a Meter.
+type meterer struct {
+	owner
+	back int
+}
+
+func (o *meterer) Back(uint16, *Meter) { o.back++ }
+
+// TestMeterOfFull: in a full table, an entry takes the place of the one before it of the same owner, which used the same Meter. An entry does not begin with a Meter
+// that its function does not have any more.
+func TestMeterOfFull(t *testing.T) {
+	x := &bed{T: t, m: &memory{slots: make([]Slot, 1), meters: make([]Meter, 3), keys: map[[KeyLen]byte]int{}}}
+	x.Table = NewTable(x.m)
+	x.Now(1000)
+	var m meterer
+	n, gen := x.Lend(&m, func(*Meter) {})
+	offer := func(port int, f []byte) Outcome {
+		d := Decision{Before: f, After: f, Out: 1 - port, Longest: 1514, Parts: []Part{{Owner: &x.a, Ref: 1, In: port, Alone: true}, {Owner: &m, Ref: 1, In: port, Meter: Metered{Number: n, Gen: gen, Size: 46}}}}
+		if port == 1 {
+			slices.Reverse(d.Parts)
+		}
+		if !x.Parse(f, port, &d.In) {
+			t.Fatal("not plain")
+		}
+		return x.Offer(&d)
+	}
+	for k := byte(0); k < 2; k++ {
+		offer(0, frame(1+2*k, 2+2*k, 10, 20))
+		if o := offer(1, frame(2+2*k, 1+2*k, 20, 10)); k == 0 && o != Began {
+			t.Fatal(OutcomeNames[o])
+		} else if o == Began && m.back > 0 {
+			t.Error("an entry begins with a meter that its function does not have any more")
+		}
+	}
+	if m.back == 0 {
+		t.Error("the entry was not replaced")
 	}
 }

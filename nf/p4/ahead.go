@@ -1,6 +1,7 @@
 package p4
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,6 +16,13 @@ const (
 	ExecEngine = "engine"
 	ExecAuto   = "auto"
 	ExecXDP    = "xdp"
+)
+
+// Values of an app's argument fail, which says what becomes of frames when the process dies while its app has an Ahead.
+const (
+	FailOpen     = "open"
+	FailClosed   = "closed"
+	FailHeadless = "headless"
 )
 
 // aheadLook is how often an app asks its Ahead for what has become ready. aheadIdle is how often an app without
@@ -38,8 +46,10 @@ type Ahead interface {
 	Look(now clock.Time)
 	// Links gives it the ports that have no link. The app gets frames to these ports.
 	Links(down map[uint32]bool)
-	// Counts returns how many frames it has finished, and how many it has given to the app, since its start.
-	Counts() (finished, given uint64)
+	// Counts returns how many frames it has finished, how many it has given to the app, and how many it has dropped
+	// because there was no app. The first call of an Ahead that takes over from a process that was killed has that
+	// one's, too.
+	Counts() (finished, given, dropped uint64)
 	// Report returns what the app's report shows about it.
 	Report() any
 	// Leave ends it.
@@ -47,8 +57,8 @@ type Ahead interface {
 }
 
 // KindAhead is like Kind; apps whose argument exec is not engine get an Ahead from the function. must says that
-// it is an error if the Ahead cannot run frames.
-func KindAhead(ahead func(must bool) Ahead) *graph.Kind {
+// it is an error if the Ahead cannot run frames. fail is the value of the argument fail.
+func KindAhead(ahead func(must bool, fail string) Ahead) *graph.Kind {
 	k := Kind()
 	k.New = func(env graph.Env, args graph.Args) (graph.App, error) { return newApp(env, args, ahead) }
 	return k
@@ -56,22 +66,28 @@ func KindAhead(ahead func(must bool) Ahead) *graph.Kind {
 
 // frontOf returns the Ahead that the argument exec asks for; nil: none.
 func (a *App) frontOf(args graph.Args) (Ahead, error) {
+	fail := cmp.Or(args["fail"], FailOpen)
 	switch exec := args["exec"]; {
+	case !slices.Contains([]string{FailOpen, FailClosed, FailHeadless}, fail):
+		return nil, fmt.Errorf("fail=%s: want open, closed or headless", fail)
 	case exec != "" && !slices.Contains([]string{ExecEngine, ExecAuto, ExecXDP}, exec):
 		return nil, fmt.Errorf("exec=%s: want engine, xdp or auto", exec)
+	case fail != FailOpen && (exec == "" || exec == ExecEngine):
+		return nil, fmt.Errorf("fail=%s takes exec=xdp or exec=auto", fail)
 	case exec == "" || exec == ExecEngine || a.makeAhead == nil:
 		return nil, nil
 	default:
-		return a.makeAhead(exec == ExecXDP), nil
+		return a.makeAhead(exec == ExecXDP, fail), nil
 	}
 }
 
-// Takes implements graph.Reconfigurer: exec may change.
+// Takes implements graph.Reconfigurer: exec and fail may change.
 func (a *App) Takes(args graph.Args) bool { return maps.Equal(withoutExec(args), withoutExec(a.args)) }
 
 func withoutExec(args graph.Args) graph.Args {
 	rest := maps.Clone(args)
 	delete(rest, "exec")
+	delete(rest, "fail")
 	return rest
 }
 
@@ -88,8 +104,8 @@ func (a *App) Reconfigure(args graph.Args) error {
 	}
 	if a.ahead != nil {
 		a.ahead.Leave()
-		finished, given := a.ahead.Counts()
-		a.finished, a.given = a.finished-finished, a.given-given // counts that Tick has not added yet: it adds differences
+		finished, given, dropped := a.ahead.Counts() // what is not counted yet: Tick counts the differences
+		a.finished, a.given, a.dropped = a.finished-finished, a.given-given, a.dropped-dropped
 	}
 	a.ahead, a.args = next, args
 	if next != nil {
@@ -130,21 +146,22 @@ func (a *App) Tick(c *graph.Ctx) clock.Time {
 	case a.makeAhead == nil:
 		return clock.Never
 	case a.ahead == nil:
-		a.count(c, 0, 0)
+		a.count(c, 0, 0, 0)
 		return c.Now().Add(aheadIdle)
 	}
 	a.ahead.Look(c.Now())
 	if now := c.Now(); now.Sub(a.counted) >= aheadIdle {
 		a.counted = now
-		finished, given := a.ahead.Counts()
-		a.count(c, finished, given)
+		finished, given, dropped := a.ahead.Counts()
+		a.count(c, finished, given, dropped)
 	}
 	return c.Now().Add(aheadLook)
 }
 
 // count adds the frames that the kernel has run since the last call.
-func (a *App) count(c *graph.Ctx, finished, given uint64) {
+func (a *App) count(c *graph.Ctx, finished, given, dropped uint64) {
 	c.Count(countFinished, finished-a.finished)
 	c.Count(countGiven, given-a.given)
-	a.finished, a.given = finished, given
+	c.Count(countHeadless, dropped-a.dropped)
+	a.finished, a.given, a.dropped = finished, given, dropped
 }

@@ -51,6 +51,7 @@ const (
 	countCopiesDropped
 	countFinished
 	countGiven
+	countHeadless
 )
 
 // Kind returns the declaration of the app.
@@ -73,6 +74,7 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 			{Name: "passes", Default: "1024", Help: "how often a frame with all its copies may pass a pipeline"},
 			{Name: "seed", Default: "0", Help: "seed of random()"},
 			{Name: "exec", Default: "engine", Help: "engine runs all frames; xdp: the kernel finishes those that it can, at afxdp ports that are not pairs, and it is an error if it can none; auto: the same, and no error"},
+			{Name: "fail", Default: "open", Help: "with exec=xdp or auto, when the process has died: open leaves the interfaces as if it had not been there; closed drops all frames; headless: the kernel goes on with the program and the entries that it had, and drops what the engine should have"},
 		},
 		Counters: []counter.Def{
 			countDigests:       {Name: "digests", Help: "messages to the controller"},
@@ -80,6 +82,7 @@ Tables, registers, counters and meters belong to one worker: run it with one.`,
 			countCopiesDropped: {Name: "copies-dropped", Help: "clones, replicas and originals that ended while another copy left"},
 			countFinished:      {Name: "kernel-finished", Help: "with exec=xdp or auto: frames that came to their end in the kernel, and never to the app"},
 			countGiven:         {Name: "kernel-given", Help: "with exec=xdp or auto: frames that the kernel gave to the app; quillon report has the reasons"},
+			countHeadless:      {Name: "headless-dropped", Help: "with fail=headless: frames that the kernel dropped because there was no process to have them"},
 		},
 		Describe: describe,
 		Declared: declared,
@@ -116,13 +119,14 @@ type App struct {
 	onDigest func(Digest)
 	args     graph.Args
 
-	makeAhead func(must bool) Ahead // nil: frames cannot run ahead
-	ahead     Ahead                 // nil: the engine runs all frames
-	clock     clock.Clock           // clock of a graph with interfaces
-	joined    *graph.Joined         // ports that the app is linked to; nil: not known yet
-	counted   clock.Time            // when the Ahead was last asked for its counts
-	finished  uint64                // count that the Ahead returned then, as is given
+	makeAhead func(must bool, fail string) Ahead // nil: there is no way to run frames ahead
+	ahead     Ahead                              // nil: the engine runs all frames
+	clock     clock.Clock                        // of a graph with interfaces
+	joined    *graph.Joined                      // nil: it is not told yet
+	counted   clock.Time                         // when what runs ahead was asked for its counts
+	finished  uint64                             // what it said then
 	given     uint64
+	dropped   uint64
 
 	onEmit  Emit // a.emit, bound once
 	onTrace func(Event)
@@ -142,7 +146,7 @@ type outgoing struct {
 	buf  *packet.Buf
 }
 
-func newApp(env graph.Env, args graph.Args, ahead func(must bool) Ahead) (graph.App, error) {
+func newApp(env graph.Env, args graph.Args, ahead func(must bool, fail string) Ahead) (graph.App, error) {
 	if env.Workers > 1 {
 		return nil, fmt.Errorf("a program's tables and registers belong to one worker, there are %d: run with one", env.Workers)
 	}

@@ -20,8 +20,10 @@ func (s *Switch) Follow(f ir.Follower) {
 		return
 	}
 	for i, own := range s.registers {
-		if both := f.Registers(i); both != nil {
-			copy(both, own)
+		if both, filled := f.Registers(i); both != nil {
+			if !filled {
+				copy(both, own)
+			}
 			s.registers[i] = both[:len(own)]
 		}
 	}
@@ -54,7 +56,7 @@ func (s *Switch) takeOver() {
 		}
 	}
 	for i, both := range s.registers {
-		if s.follow.Registers(i) != nil {
+		if shared, _ := s.follow.Registers(i); shared != nil {
 			s.registers[i] = slices.Clone(both)
 		}
 	}

@@ -225,3 +225,6 @@ func (p *Program) Headers() map[string][]FieldInfo {
 	}
 	return out
 }
+
+// Source returns the JSON that the program was loaded from. The caller must not change it.
+func (p *Program) Source() []byte { return p.src }

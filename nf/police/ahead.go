@@ -62,6 +62,7 @@ func (p *police) Used(uint32, *offload.Usage) {}
 func (p *police) lead(c *graph.Ctx) {
 	if t := c.Ahead(); t != p.ahead {
 		p.ahead, p.of, p.gens = t, nil, nil
+		c.Wake(c.Now())
 	}
 }
 
@@ -182,15 +183,29 @@ func (p *police) Tick(c *graph.Ctx) clock.Time {
 			p.load(x)
 		}
 	}
+	p.count(c)
+	if p.ahead == nil {
+		return c.Now().Add(time.Second)
+	}
+	return c.Now().Add(every)
+}
+
+// count adds what the kernel has counted to the counters.
+func (p *police) count(c *graph.Ctx) {
 	for i := range p.counted {
 		c.Count(ctrPackets+counter.ID(i), p.counted[i].Packets)
 		c.Count(ctrBytes+counter.ID(i), p.counted[i].Bytes)
 	}
 	p.counted = [numColours]offload.Counts{}
-	if p.ahead == nil || !p.offload {
-		return c.Now().Add(time.Second)
-	}
-	return c.Now().Add(every)
+}
+
+// Held implements graph.Holder, and so does Stop: it counts what the kernel has run since the last Tick.
+func (p *police) Held() int { return 0 }
+
+// Stop implements graph.Holder.
+func (p *police) Stop(c *graph.Ctx) {
+	p.recall()
+	p.count(c)
 }
 
 // decides implements graph.Kind.Decides.

@@ -309,6 +309,8 @@ func combineECN(b []byte, l *hdr.Layers, outer uint8) bool {
 	tos := tosOf(b, l)
 	inner := tos & 3
 	switch {
+	case inner == outer:
+		return true // also the checksum stays, whatever it is
 	case inner == notECT:
 		return outer != ce
 	case outer == ce:

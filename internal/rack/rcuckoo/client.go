@@ -107,6 +107,9 @@ type Config struct {
 	// Fence makes the READs behind a masked CAS wait until it has returned: a round trip
 	// more. The authors set it (section 3.2.2, footnote 1).
 	Fence bool
+	// Work is the client's own time for an operation, before its first request. It is for models of what the
+	// authors have measured.
+	Work Work
 	// Tries is how many paths an insertion locks before the table counts as full;
 	// 0 = 1000.
 	Tries int
@@ -131,6 +134,19 @@ type Config struct {
 	// is left for others to repair. The operation ends with ErrDied.
 	Cut  func(now clock.Time, session int, p Phase, i int) bool
 	Seed uint64
+}
+
+// Work is a client's own time for a read, and for an update.
+type Work struct{ Read, Update time.Duration }
+
+func (w *Work) of(k Kind) time.Duration {
+	switch k {
+	case Read:
+		return w.Read
+	case Update:
+		return w.Update
+	}
+	return 0
 }
 
 // Stats are a client's totals.

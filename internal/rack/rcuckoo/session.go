@@ -16,6 +16,7 @@ const (
 	stepRead         // READ of a key's rows
 	stepExtent       // READ of a value
 	stepCollect      // READ of extents that may be free
+	stepThink        // time, until the client asks for something
 	stepWait         // time, until extents may be used again
 	stepLock         // masked CAS of locks, READ of the rows behind them
 	stepWrite        // WRITEs of rows, and the release of all locks
@@ -138,10 +139,10 @@ func (c *rowCache) keep(i int, b []byte) {
 	}
 }
 
-// begin begins an operation.
+// begin asks for an operation's first step, when the client's own time for it is over.
 func (s *session) begin(now clock.Time, op Op) {
 	c := s.c
-	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now}, onesided.Cost{}
+	s.res, s.Cost = Result{Session: s.Index, Op: op, Start: now.Add(-c.cfg.Work.of(op.Kind))}, onesided.Cost{}
 	s.key, s.tornAt, s.byLock, s.confirm, s.flushed = uint32(op.Key), 0, false, false, false
 	s.has, s.written, s.free, s.rounds = false, false, false, 0
 	s.step, s.Busy = stepWait, true
@@ -302,15 +303,22 @@ func (s *session) send(now clock.Time, phase Phase) {
 // Next implements onesided.Thread.
 func (s *session) Next(now clock.Time) bool {
 	op, ok := s.c.cfg.Next(now, s.Index)
-	if ok {
-		s.begin(now, op)
+	if !ok {
+		return false
 	}
-	return ok
+	if d := s.c.cfg.Work.of(op.Kind); d > 0 {
+		s.res.Op, s.step, s.Busy, s.WakeAt = op, stepThink, true, now.Add(d)
+		return true
+	}
+	s.begin(now, op)
+	return true
 }
 
 // Wake implements onesided.Thread.
 func (s *session) Wake(now clock.Time) {
 	switch s.step {
+	case stepThink:
+		s.begin(now, s.res.Op)
 	case stepWait:
 		s.prepare(now)
 	case stepShut:
@@ -330,7 +338,7 @@ func (s *session) Lost(now clock.Time, _ int) {
 	c := s.c
 	s.Drop()
 	was := s.step
-	if s.marked = false; was == stepIdle || was == stepWait {
+	if s.marked = false; was == stepIdle || was == stepThink || was == stepWait {
 		return
 	}
 	s.WakeAt = clock.Never // of stepShut

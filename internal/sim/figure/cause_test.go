@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -73,6 +74,7 @@ func TestCauseOff(t *testing.T) {
 		{id: "2.13", cause: causeAlone, series: nameReadWrite, x: 112},
 		{id: "six-host-run", cause: causeMix, series: "B / " + nameDefault, panel: 1, x: 240},
 		{id: "2.15", cause: causeTiming, series: nameReadWrite + " read", name: "5"},
+		{id: "ycsb-a-skew", cause: causeIdle, series: "uniform", x: 40},
 	} {
 		fs, err := Find(x.id)
 		if err != nil {
@@ -119,6 +121,9 @@ func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 			if ok {
 				writes := map[string]string{"C": " 0 %", "B": " 5 %", "A": " 50 %", "W": " 100 %"}[series]
 				mine = mine && strings.Contains(j.name, writes)
+			}
+			if c.name == "" && !f.overThreads {
+				mine = mine && strings.HasSuffix(j.name, ", "+strconv.FormatFloat(c.x, 'f', -1, 64))
 			}
 			if mine && (c.name == "" || strings.HasSuffix(j.name, " "+c.name) || strings.Contains(j.name, ", "+c.name+" % writes")) {
 				want = append(want, j)

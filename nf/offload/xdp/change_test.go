@@ -256,6 +256,9 @@ func TestBehind(t *testing.T) {
 				if !sent(12*time.Millisecond, 0, nil) || !sent(0, 0, nil) {
 					t.Error("behind a pause the flow is not run in front")
 				}
+				if !sent(time.Second, 0, nil) { // it was not long ago that frames came up
+					t.Error("behind a second the flow is not run in front")
+				}
 				sent(time.Millisecond, 0, odd)
 				for n := range 95 {
 					if sent(time.Millisecond, 0, nil) {

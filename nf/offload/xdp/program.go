@@ -44,7 +44,8 @@ var (
 
 	atFlags  = int16(unsafe.Offsetof(slot.Flags))
 	atBehind = int16(unsafe.Offsetof(slot.Behind))
-	atOdd    = int16(unsafe.Offsetof(slot.Odd))
+	atHeld   = int16(unsafe.Offsetof(slot.Held))
+	atUntil  = int16(unsafe.Offsetof(slot.Until))
 	atQuiet  = int16(unsafe.Offsetof(slot.Quiet))
 	atQuiets = int16(unsafe.Offsetof(slot.Quiets))
 	atSides  = int32(unsafe.Offsetof(slot.Sides))
@@ -291,8 +292,8 @@ func (g *emitter) parse() {
 		asm.LoadMem(asm.R1, asm.R9, 1, asm.Byte),
 		asm.And.Imm(asm.R1, 3),
 		asm.JEq.Reg(asm.R1, asm.R2, "outer-ports"),
-		asm.JNE.Imm(asm.R1, 0, "other"),
-		asm.JEq.Imm(asm.R2, 3, "other"),
+		asm.JNE.Imm(asm.R1, 0, "congested"),
+		asm.JEq.Imm(asm.R2, 3, "congested"),
 	)
 	g.label("outer-ports")
 	g.add(
@@ -325,8 +326,8 @@ func (g *emitter) six() {
 		asm.RSh.Imm(asm.R1, 4),
 		asm.And.Imm(asm.R1, 3),
 		asm.JEq.Reg(asm.R1, asm.R2, "outer-ports6"),
-		asm.JNE.Imm(asm.R1, 0, "other"),
-		asm.JEq.Imm(asm.R2, 3, "other"),
+		asm.JNE.Imm(asm.R1, 0, "congested6"),
+		asm.JEq.Imm(asm.R2, 3, "congested6"),
 	)
 	g.label("outer-ports6")
 	for i := range int16(2) { // offload.Key.Bytes
@@ -348,6 +349,10 @@ func (g *emitter) six() {
 		asm.StoreMem(asm.RFP, stKey+17, asm.R3, asm.Byte),
 		asm.Ja.Label("parsed"),
 	)
+	for _, six := range [...]string{"", "6"} { // frames that come up because of their ECN fields
+		g.label("congested" + six)
+		g.add(asm.StoreMem(asm.RFP, stUp, asm.R2, asm.DWord), asm.Ja.Label("outer-ports"+six))
+	}
 	g.unusual("")
 	g.write6()
 }
@@ -447,10 +452,6 @@ func (g *emitter) write6() {
 // the protocol in R3, the datagram's length in R4, and in R5 the VLAN tag, shifted to its place in a key.
 func (g *emitter) datagram(own string) {
 	l := func(s string) string { return own + "-" + s }
-	odd := "odd"
-	if own == "inner" {
-		odd = "other"
-	}
 	g.need(asm.R9, 14+28, "other")
 	g.add(
 		asm.Mov.Imm(asm.R5, 0),
@@ -479,7 +480,7 @@ func (g *emitter) datagram(own string) {
 		asm.LoadImm(asm.R1, plainMask, asm.DWord),
 		asm.And.Reg(asm.R1, asm.R4),
 		asm.LoadImm(asm.R2, plainIP, asm.DWord),
-		asm.JNE.Reg(asm.R1, asm.R2, odd),
+		asm.JNE.Reg(asm.R1, asm.R2, l("odd")),
 		asm.LoadMem(asm.R4, asm.R9, 2, asm.Half),
 		host(asm.R4, asm.Half),
 	)
@@ -512,8 +513,10 @@ func (g *emitter) whole() {
 // odd has the path of IPv4 frames with options, and of fragments. The first fragment has the ports: its entry is
 // found, so that the frames behind it come up, too (wait).
 func (g *emitter) odd() {
-	g.label("odd")
-	g.add( // R4 has the first 8 bytes
+	g.label("inner-odd")
+	g.add(asm.LoadMem(asm.R1, asm.RFP, stTunnel, asm.Word), asm.LSh.Imm(asm.R1, 48), asm.Or.Reg(asm.R5, asm.R1))
+	g.label("outer-odd")
+	g.add(
 		asm.LoadMem(asm.R1, asm.R9, 6, asm.Half),
 		asm.And.Imm(asm.R1, wire16(0x1FFF)),
 		asm.JNE.Imm(asm.R1, 0, "other"),
@@ -559,10 +562,10 @@ func (g *emitter) waits(m string) {
 	g.now(asm.FnKtimeGetNs)
 	g.add(
 		asm.RSh.Imm(asm.R0, offload.BehindShift),
-		asm.LoadMem(asm.R2, asm.R8, atOdd, asm.Word),
+		asm.LoadMem(asm.R2, asm.R8, atUntil, asm.Word),
 		asm.Mov.Reg32(asm.R3, asm.R0),
 		asm.Sub.Reg32(asm.R3, asm.R2),
-		jump32(asm.JSGE.Imm(asm.R3, offload.BehindMost, m+"goes-on")),
+		jump32(asm.JSGE.Imm(asm.R3, 0, m+"goes-on")),
 		asm.LoadMem(asm.R2, asm.R8, atBehind, asm.Word),
 		asm.Mov.Reg32(asm.R3, asm.R0),
 		asm.Sub.Reg32(asm.R3, asm.R2),
@@ -581,10 +584,37 @@ func (g *emitter) waits(m string) {
 
 // wait sets FlagBehind in the slot in R8, because a frame of it comes up. It does not change R6 to R9.
 func (g *emitter) wait() {
+	goes, least, most, until, set := g.fresh(), g.fresh(), g.fresh(), g.fresh(), g.fresh()
 	g.now(asm.FnKtimeGetNs)
 	g.add(
 		asm.RSh.Imm(asm.R0, offload.BehindShift),
-		asm.StoreMem(asm.R8, atOdd, asm.R0, asm.Word),
+		asm.LoadMem(asm.R1, asm.R8, atFlags, asm.Word),
+		asm.JSet.Imm(asm.R1, offload.FlagBehind, goes),
+		asm.LoadMem(asm.R1, asm.R8, atHeld, asm.Word),
+		asm.StoreMem(asm.R8, atHeld, asm.R0, asm.Word),
+		asm.Mov.Reg32(asm.R2, asm.R0),
+		asm.Sub.Reg32(asm.R2, asm.R1),
+		asm.RSh.Imm(asm.R2, offload.BehindShare),
+		asm.JGE.Imm(asm.R2, offload.BehindGap, least),
+		asm.Mov.Imm(asm.R2, offload.BehindGap),
+	)
+	g.label(least)
+	g.add(asm.JLE.Imm(asm.R2, offload.BehindMost, most), asm.Mov.Imm(asm.R2, offload.BehindMost))
+	g.label(most)
+	g.add(asm.Add.Reg32(asm.R2, asm.R0), asm.Ja.Label(until))
+	g.label(goes)
+	g.add(
+		asm.Mov.Reg32(asm.R2, asm.R0),
+		asm.Add.Imm(asm.R2, offload.BehindGap),
+		asm.LoadMem(asm.R1, asm.R8, atUntil, asm.Word),
+		asm.Mov.Reg32(asm.R3, asm.R2),
+		asm.Sub.Reg32(asm.R3, asm.R1),
+		jump32(asm.JSLE.Imm(asm.R3, 0, set)),
+	)
+	g.label(until)
+	g.add(asm.StoreMem(asm.R8, atUntil, asm.R2, asm.Word))
+	g.label(set)
+	g.add(
 		asm.StoreMem(asm.R8, atBehind, asm.R0, asm.Word),
 		asm.Mov.Imm(asm.R1, offload.FlagBehind),
 		atomicAt(asm.OrAtomic, asm.R8, asm.R1, asm.Word, atFlags),

@@ -20,10 +20,11 @@ const (
 	EgressDrop
 	Lost
 	UnknownPort
+	HeadlessDropped // counted beside the reason for which it was to go to the engine
 	firstReason
 )
 
-var outcomeNames = [firstReason]string{"forwarded", "parser-error", "no-table-hit", "ingress-drop", "egress-drop", "lost", "unknown-port"}
+var outcomeNames = [firstReason]string{"forwarded", "parser-error", "no-table-hit", "ingress-drop", "egress-drop", "lost", "unknown-port", "headless-dropped"}
 
 // Reason says what the kernel cannot run, and why, so that a frame goes to the engine.
 type Reason struct {
@@ -46,6 +47,7 @@ const (
 	inSlot   = 16
 	inKnown  = 1 << 28
 	inOn     = 1 << 29 // the program runs its frames
+	inSeen   = 1 << 30 // the engine runs them, because somebody watches
 )
 
 // whyOff is why frames go to the engine while the program is not in step with a Switch yet, or any more, and while somebody watches.
@@ -57,6 +59,10 @@ type settings struct {
 	Queues   int
 	Indices  int // interface indices are below it
 	Seed     uint64
+	// Outlives says that the program may be there when the process has died. Owner is what the process stores in the
+	// word of the registers while it has them; the program stores 1.
+	Outlives bool
+	Owner    uint32
 }
 
 // descriptors are the file descriptors of the kernel's maps. Lists are by the object's index in the program; 0:
@@ -213,6 +219,9 @@ func (g *gen) prologue() {
 	g.add(asm.LoadMem(asm.R1, rCtx, ctxIfindex, asm.Word), asm.JGE.Imm(asm.R1, int32(g.opt.Indices), "unknown-port"), asm.LSh.Imm(asm.R1, 2),
 		asm.LoadMapValue(asm.R2, g.maps.in, 0), asm.Add.Reg(asm.R2, asm.R1), asm.LoadMem(asm.R1, asm.R2, 0, asm.Word),
 		asm.StoreMem(rState, atIn, asm.R1, asm.DWord), asm.JEq.Imm(asm.R1, 0, "unknown-port"), asm.JSet.Imm(asm.R1, inOn, "on"))
+	if g.opt.Outlives {
+		g.watched()
+	}
 	g.pass(whyOff)
 	g.label("on")
 	g.add(asm.And.Imm(asm.R1, inNumber))
@@ -334,10 +343,20 @@ func (g *gen) finish() {
 	g.freeRegisters()
 	g.countOutcome("given")
 	g.label("given")
-	g.add(asm.LoadMem(asm.R3, rState, atIn, asm.DWord), asm.RSh.Imm(asm.R3, inSlot), asm.And.Imm(asm.R3, slots-1), asm.Mov.Reg(asm.R1, rCtx),
-		asm.LoadMapPtr(asm.R2, g.maps.own), asm.FnTailCall.Call(), asm.Mov.Imm(asm.R0, xdpPass), asm.Return())
+	g.toOwn()
+	if g.opt.Outlives {
+		g.headless()
+	} else {
+		g.add(asm.Mov.Imm(asm.R0, xdpPass), asm.Return())
+	}
 	g.label("no-state")
 	g.add(asm.Mov.Imm(asm.R0, xdpAborted), asm.Return())
+}
+
+// toOwn gives the frame to the interface's own program, if there is one.
+func (g *gen) toOwn() {
+	g.add(asm.LoadMem(asm.R3, rState, atIn, asm.DWord), asm.RSh.Imm(asm.R3, inSlot), asm.And.Imm(asm.R3, slots-1), asm.Mov.Reg(asm.R1, rCtx),
+		asm.LoadMapPtr(asm.R2, g.maps.own), asm.FnTailCall.Call())
 }
 
 // cellOf loads the address of cell R1 of an array into R0, or jumps to none.

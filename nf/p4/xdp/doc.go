@@ -55,7 +55,11 @@
 // The engine runs frames that need meters with rates, action profiles, header stacks, fields of variable
 // length, value sets, sums and products of more than 64 bits, hashes other than crc32 and crc16, multicast,
 // clones, digests or recirculation. New refuses programs that are too long for the kernel in one piece, and
-// programs of which the kernel could finish no frame. Pairs of interfaces are left to the engine, because a
-// pair outlives its process and these programs must not; so is generic XDP. Nothing is pinned: when the process
-// ends, the kernel runs nothing of it.
+// programs of which the kernel could finish no frame. Pairs of interfaces and generic XDP are left to the engine.
+//
+// # When the process dies
+//
+// By default the kernel runs nothing of it then. With Options.Outlives, and on ports that outlive the process
+// (afxdp.Port.Outlive), the program goes on with the entries that it had, and drops frames for the engine. The next
+// Executor of the same program shares its counts and registers: see heritage.go. Nothing is pinned.
 package xdp

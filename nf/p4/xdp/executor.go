@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -66,8 +67,12 @@ type Executor struct {
 	clock     *shared // what the Switch's time is ahead of the kernel's, in ns, and 1
 
 	outer, inner *ebpf.Map // for a grace period
-	graces       *graces
-	why          map[string]string
+	owner        uint32
+	suffix       int // of the names of maps that are made; negative: none
+	heir
+	changes uint64 // that it was told
+	graces  *graces
+	why     map[string]string
 }
 
 // exits are the ports that frames leave by.
@@ -135,6 +140,16 @@ type Options struct {
 	// To are the interfaces to which frames go, by the program's port number. Frames to other ports go to the
 	// engine.
 	To map[uint32]Target
+	// Outlives says that the program may stay attached when the process has died. It then drops the frames that the engine
+	// should have.
+	Outlives bool
+	// Name is that of the program, as bpftool shows it; empty: ProgramName.
+	Name string
+	// Left are the maps of a program that another process has left. If that was the same P4 program, the Executor goes on
+	// with its registers and counts (Inherits). The caller owns the maps. Left is read if Outlives is set.
+	Left []*ebpf.Map
+	// Source is the P4 program's file.
+	Source []byte
 }
 
 // Source is an interface from which frames come.
@@ -151,14 +166,15 @@ type Target struct {
 // New loads a program into the kernel. The program gives all frames to the engine until Begin. tree is the tree
 // of the program, and cfg the Config of the switches that it will follow.
 func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
-	x := &Executor{tree: tree, from: o.From, why: map[string]string{}}
+	x := &Executor{tree: tree, from: o.From, why: map[string]string{}, suffix: -1}
 	x.graces = &graces{wait: x.pass, after: x.passed}
 	defer func() {
 		if err != nil {
 			_ = x.Close()
 		}
 	}()
-	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Indices: 2, Seed: seed()}
+	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Indices: 2, Seed: seed(), Outlives: o.Outlives, Owner: uint32(seed())&(1<<30-1) | 1<<30}
+	x.owner = s.Owner
 	if len(o.From) > slots {
 		return nil, fmt.Errorf("%d interfaces are more than %d", len(o.From), slots)
 	}
@@ -175,6 +191,11 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	if !c.finishes {
 		return nil, errNothing{c.parts.engine()}
 	}
+	mark := markOf(tree, s, &c, o.Source)
+	x.old = inherit(tree, mark, o.Left)
+	if err := x.keepCounts(); err != nil {
+		return nil, err
+	}
 	m, err := x.maps(s, &c)
 	if err != nil {
 		return nil, err
@@ -183,9 +204,14 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		return nil, err
 	}
 	x.reasons, x.parts, x.size = c.reasons, c.parts, len(c.code)
-	x.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: ProgramName, Type: ebpf.XDP, License: "GPL", Instructions: c.code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
+	x.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: cmp.Or(o.Name, ProgramName), Type: ebpf.XDP, License: "GPL", Instructions: c.code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
 	if err != nil {
 		return nil, fmt.Errorf("the kernel refuses the program of %d instructions: %w", len(c.code), err)
+	}
+	if o.Outlives {
+		if err := mark.sign(x.prog); err != nil {
+			return nil, fmt.Errorf("say which program it is: %w", err)
+		}
 	}
 	for n, to := range o.To {
 		if n >= devices {
@@ -196,6 +222,9 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		}
 	}
 	x.to = o.To
+	if x.old != nil && x.turnWord != nil {
+		free(x.turnWord)
+	}
 	x.Links(nil)
 	x.watched = make([]bool, len(o.From))
 	for i := range o.From {
@@ -261,7 +290,10 @@ func (x *Executor) Watch(source int, watched bool) {
 // tell stores in the kernel what is done with frames of an interface.
 func (x *Executor) tell(source int) {
 	w := inKnown | uint32(source)<<inSlot | x.from[source].Port
-	if x.on && !x.watched[source] {
+	switch {
+	case x.on && x.watched[source]:
+		w |= inSeen
+	case x.on:
 		w |= inOn
 	}
 	storeHalf(x.in, x.from[source].Index, w)
@@ -359,7 +391,11 @@ func placeDefaults(p *ir.Program) (at []int, size int) {
 
 // newMap makes a map that Close closes.
 func (x *Executor) newMap(spec ebpf.MapSpec) (*ebpf.Map, error) {
-	m, err := ebpf.NewMap(&spec)
+	spec.Name = numbered(spec.Name, x.suffix)
+	m, err := x.old.take(spec.Name)
+	if err == nil && m == nil {
+		m, err = ebpf.NewMap(&spec)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("make the map %s of %d entries: %w", spec.Name, spec.MaxEntries, err)
 	}
@@ -368,7 +404,16 @@ func (x *Executor) newMap(spec ebpf.MapSpec) (*ebpf.Map, error) {
 }
 
 func (x *Executor) newShared(name string, size int) (*shared, error) {
-	s, err := newShared(name, size)
+	name = numbered(name, x.suffix)
+	var s *shared
+	m, err := x.old.take(name)
+	switch {
+	case err != nil:
+	case m != nil:
+		s, err = openShared(m)
+	default:
+		s, err = newShared(name, size)
+	}
 	if err == nil {
 		x.all = append(x.all, s)
 	}
@@ -410,13 +455,15 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	memory(&x.clock, "p4_clock", 16)
 	if c.registers {
 		memory(&x.turnWord, "p4_turn", 8)
-		for _, n := range ir.PlaceRegisters(x.tree.Registers) {
+		for i, n := range ir.PlaceRegisters(x.tree.Registers) {
+			x.suffix = i
 			var w *shared
 			if n <= ir.MaxGroup {
 				memory(&w, "p4_register", 8*n)
 			}
 			x.registers = append(x.registers, w)
 		}
+		x.suffix = -1
 	}
 	if len(x.tree.Hashes) > 0 {
 		var tables *shared
@@ -426,17 +473,19 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		}
 	}
 	for i := range x.tree.Tables {
-		if err == nil {
+		if x.suffix = i; err == nil {
 			err = x.addTable(i, m.defaultAt[i], s.Seed)
 		}
 	}
-	for _, a := range x.tree.Counters {
+	for i, a := range x.tree.Counters {
+		x.suffix = i
 		var c *ebpf.Map
 		if err == nil && a.Size <= maxCounters {
 			c, err = x.array("p4_counter", 16, a.Size)
 		}
 		x.counters = append(x.counters, c)
 	}
+	x.suffix = -1
 	for _, a := range x.tree.Meters {
 		var w *shared
 		memory(&w, "p4_meter", min(8*a.Size, maxDirect))

@@ -154,6 +154,7 @@ func trieKey(t *ir.Table, r *ir.Row) []byte {
 // Put implements ir.Follower.
 func (x *Executor) Put(table int, row uint32, r ir.Row) {
 	m, t := x.tables[table], &x.tree.Tables[table]
+	x.changes++
 	if m.skip {
 		return
 	}
@@ -185,6 +186,7 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 		return
 	}
 	m.live[row] = true
+	x.goOn(table, row, t, &r)
 	if m.n++; m.n == 1 && *x.going.word(table) == tableEmpty {
 		x.going.store(table, tableFull)
 	}
@@ -193,6 +195,7 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 // Delete implements ir.Follower.
 func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 	m, t := x.tables[table], &x.tree.Tables[table]
+	x.changes++
 	if m.skip || *x.going.word(table) == tableStopped || int(row) >= len(m.live) {
 		return
 	}
@@ -360,6 +363,7 @@ func (x *Executor) passed() {
 // Default implements ir.Follower.
 func (x *Executor) Default(table, action int, data []uint64) {
 	m, t := x.tables[table], &x.tree.Tables[table]
+	x.changes++
 	if m.skip {
 		return
 	}
@@ -381,6 +385,7 @@ func (x *Executor) Default(table, action int, data []uint64) {
 
 // Meter implements ir.Follower.
 func (x *Executor) Meter(meter, cell int, configured bool) {
+	x.changes++
 	if m := x.meters[meter]; 8*cell < len(m.mem) {
 		v := uint64(0)
 		if configured {
@@ -431,7 +436,9 @@ func (x *Executor) EntryCount(table, row int) ir.Count {
 	if row >= x.tree.Tables[table].Size {
 		return ir.Count{}
 	}
-	return sum(x.tables[table].counts, x.cellOfRow(table, row))
+	c := sum(x.tables[table].counts, x.cellOfRow(table, row))
+	was := x.before(table, row, x.tree.Tables[table].Size)
+	return ir.Count{Packets: c.Packets + was.Packets, Bytes: c.Bytes + was.Bytes}
 }
 
 // ResetEntryCount implements ir.Follower.
@@ -440,6 +447,7 @@ func (x *Executor) ResetEntryCount(table, row int) {
 		return
 	}
 	reset(x.tables[table].counts, x.cellOfRow(table, row))
+	x.fresh(table, row)
 }
 
 // Hit implements ir.Follower.

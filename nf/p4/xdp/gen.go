@@ -248,7 +248,10 @@ func (g *emitter) part(f func()) (whole bool) {
 }
 
 // pass gives the frame to the engine, for a reason.
-func (g *emitter) pass(why string) {
+func (g *emitter) pass(why string) { g.jump(passLabel(reasonOf(g, why))) }
+
+// reasonOf returns the number of a reason for giving a frame to the engine.
+func reasonOf(g *emitter, why string) int {
 	r := g.where
 	r.Why = why
 	n, ok := g.number[r]
@@ -257,8 +260,8 @@ func (g *emitter) pass(why string) {
 		g.number[r] = n
 		g.reasons = append(g.reasons, r)
 	}
-	g.jump(passLabel(n))
 	g.parts.sometimes(r)
+	return n
 }
 
 func passLabel(n int) string { return fmt.Sprintf("pass%d", n) }

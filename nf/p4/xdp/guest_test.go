@@ -23,10 +23,17 @@ import (
 var long = flag.Bool("long", false, "test in a guest with Debian's kernel, too")
 
 // inGuest are the tests that the guest runs: those by test runs.
-const inGuest = "Samples|RandomPrograms|NoHalf|Prefixes|RegistersOnce|Many|Records"
+const inGuest = "Heritage|Samples|RandomPrograms|NoHalf|Prefixes|RegistersOnce|Many|Records"
 
 // TestMain is also a guest's first process.
 func TestMain(m *testing.M) {
+	if text := os.Getenv(childVar); text != "" {
+		if err := child(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getpid() != 1 {
 		os.Exit(m.Run())
 	}

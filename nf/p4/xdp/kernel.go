@@ -21,7 +21,7 @@ import (
 
 // Kind returns the declaration of p4.Kind, for apps whose frames the kernel may run.
 func Kind() *graph.Kind {
-	return p4.KindAhead(func(must bool) p4.Ahead { return &kernel{must: must} })
+	return p4.KindAhead(func(must bool, fail string) p4.Ahead { return &kernel{must: must, fail: fail} })
 }
 
 // kernel implements p4.Ahead. A goroutine translates, loads and attaches a program, which takes about a tenth
@@ -29,13 +29,15 @@ func Kind() *graph.Kind {
 // kernel therefore runs frames either by the program that the app has, or not at all.
 type kernel struct {
 	must  bool
+	fail  string    // what is to be when the process has died
 	ports *surveyed // nil: it was told none
 	sw    *p4.Switch
 	run   *running        // that follows sw; nil: none does
 	why   string          // why none does
 	down  map[uint32]bool // ports without a link
 	// Frames of programs that have ended.
-	finished, given uint64
+	finished, given, dropped uint64
+	waits                    succession
 
 	turn  atomic.Uint64 // grows when what is to be run changes
 	ready atomic.Pointer[built]
@@ -50,6 +52,10 @@ type running struct {
 	ports []*afxdp.Port // one of each interface
 	to    []receiver    // that frames are sent to
 	stop  func()        // of afxdp.Watch; nil: it is not attached
+	stays bool
+	// waits says that it is not attached yet: the program of a process that was killed goes on, with the entries that it
+	// had, until the Switch has its own.
+	waits bool
 }
 
 // built is the result of an attempt to build a program.
@@ -171,11 +177,20 @@ func (k *kernel) Join(from, to map[int][]port.Port, now clock.Time, wait bool) e
 	case slices.Equal(ports.from, k.ports.from) && reflect.DeepEqual(ports.o, k.ports.o):
 		return nil
 	}
+	if k.ports != nil {
+		k.ports.leave(k, ports.from)
+	}
 	k.ports = ports
+	for _, p := range ports.from {
+		if err := p.Outlive(k, k.outlives()); err != nil && !errors.Is(err, port.ErrClosed) {
+			return fmt.Errorf("fail=%s: %w", k.fail, err)
+		}
+	}
 	j := k.begin()
 	if j == nil {
 		return nil
 	}
+	j.first = wait
 	if !wait {
 		go j.build()
 		return nil
@@ -187,6 +202,18 @@ func (k *kernel) Join(from, to map[int][]port.Port, now clock.Time, wait bool) e
 		return b.err
 	}
 	return nil
+}
+
+// outlives reports whether something stays at the interfaces when the process dies.
+func (k *kernel) outlives() bool { return k.fail == p4.FailClosed || k.fail == p4.FailHeadless }
+
+// leave has the interfaces not outlive the process any more, but for those that stay.
+func (s *surveyed) leave(k *kernel, stay []*afxdp.Port) {
+	for _, p := range s.from {
+		if !slices.Contains(stay, p) {
+			_ = p.Outlive(k, false)
+		}
+	}
 }
 
 // Use implements p4.Ahead.
@@ -205,6 +232,7 @@ type job struct {
 	turn  uint64
 	sw    *p4.Switch // only what never changes of it may be asked
 	ports *surveyed
+	first bool // an error ends the start
 }
 
 // begin stops what runs, and returns the job for what should run; nil: nothing can.
@@ -220,17 +248,28 @@ func (k *kernel) begin() *job {
 		return nil
 	}
 	k.why = "the program is being translated and loaded"
-	return &job{k, turn, k.sw, k.ports}
+	return &job{kernel: k, turn: turn, sw: k.sw, ports: k.ports}
 }
 
 // stop gives all frames to the app.
 func (k *kernel) stop() {
-	if k.run != nil {
-		k.run.x.End()
-		finished, given, _ := k.run.x.sums()
-		k.finished, k.given = k.finished+finished, k.given+given
-		k.run = nil
+	if k.run == nil {
+		return
 	}
+	if k.waits.begun {
+		k.mu.Lock() // until it is attached
+		k.waits.on = k.ready.Load() == nil
+		k.mu.Unlock()
+	}
+	if k.waits.on {
+		k.run.x.old.disown(k.run.x)
+		k.run.x.End()
+	} else {
+		k.run.x.End()
+		finished, given, dropped, _ := k.run.x.sums()
+		k.finished, k.given, k.dropped = k.finished+finished, k.given+given, k.dropped+dropped
+	}
+	k.run, k.waits = nil, succession{}
 }
 
 // build makes the program and attaches it.
@@ -241,12 +280,15 @@ func (j *job) build() {
 		return // another one is to run
 	}
 	next, err := j.make()
-	if err == nil {
+	if err == nil && !next.waits {
 		err = next.attach()
 	}
 	if err != nil {
 		_ = next.close()
 		next = nil
+		if !j.first || !j.must { // the engine takes over
+			(&running{ports: j.ports.from}).free()
+		}
 	}
 	old := j.attached
 	j.attached = next
@@ -262,16 +304,29 @@ func (j *job) make() (*running, error) {
 	if err != nil {
 		return nil, err
 	}
+	o := j.ports.o
+	o.Outlives, o.Source = j.outlives(), j.sw.Program().Source()
+	if j.fail == p4.FailHeadless {
+		o.Name = afxdp.StayProgram
+	}
+	if o.Outlives {
+		for _, p := range j.ports.from {
+			if _, maps := p.Left(); maps != nil {
+				o.Left = maps
+				break
+			}
+		}
+	}
 	var x *Executor
 	// An interface's index is that of a namespace, which the goroutine may not be in.
 	err = j.ports.from[0].Within(func() (err error) {
-		x, err = New(tree, j.sw.Config(), j.ports.o)
+		x, err = New(tree, j.sw.Config(), o)
 		return err
 	})
 	if err != nil {
 		return nil, oneLine(err)
 	}
-	return &running{x: x, ports: j.ports.from, to: j.ports.to}, nil
+	return &running{x: x, ports: j.ports.from, to: j.ports.to, stays: j.fail == p4.FailHeadless, waits: x.Inherits()}, nil
 }
 
 // oneLine returns the first line of an error; the verifier's errors have many.
@@ -283,9 +338,10 @@ func oneLine(err error) error {
 // attach attaches the program to its interfaces.
 func (r *running) attach() error {
 	for i, p := range r.ports {
-		err := p.SetFront(&afxdp.Front{Program: r.x.prog, Own: func(own *ebpf.Program) error { return r.x.Own(i, own) }, Watch: func(watched bool) { r.x.Watch(i, watched) }})
+		err := p.SetFront(&afxdp.Front{Program: r.x.prog, Own: func(own *ebpf.Program) error { return r.x.Own(i, own) }, Watch: func(watched bool) { r.x.Watch(i, watched) }, Stays: r.stays})
 		if err != nil {
-			return errors.Join(err, r.leave(nil))
+			r.free()
+			return err
 		}
 	}
 	var to []afxdp.Receiver
@@ -302,6 +358,13 @@ func (r *running) attach() error {
 		r.x.Lose(all)
 	})
 	return nil
+}
+
+// free takes programs off the interfaces, also what a process that was killed has left there.
+func (r *running) free() {
+	for _, p := range r.ports {
+		_ = p.SetFront(nil)
+	}
 }
 
 // leave detaches the program from the interfaces that next has not taken over, and closes it.
@@ -335,18 +398,79 @@ func (r *running) close() error {
 func (k *kernel) Look(now clock.Time) {
 	if k.run != nil {
 		k.run.x.Now(now.Sub(k.sw.Config().Start))
+		k.wait(now)
 	}
 	b := k.ready.Swap(nil)
 	if b == nil || b.turn != k.turn.Load() {
 		return
 	}
 	if b.err != nil {
+		if run := k.run; run != nil { // it could not be attached
+			k.waits = succession{} // the program before is gone, too, and its counts are this one's
+			k.stop()
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.attached = nil
+			_ = run.close()
+		}
 		k.why = b.err.Error()
+		return
+	}
+	if b.run == k.run { // it is attached now
+		k.why, k.waits = "", succession{}
 		return
 	}
 	k.run, k.why = b.run, ""
 	k.Links(k.down)
 	k.run.x.Begin(k.sw, now)
+	if b.run.waits {
+		k.waits, k.why = succession{on: true, changes: k.run.x.changes, since: now}, whyHeadless
+		k.wait(now)
+	}
+}
+
+const whyHeadless = "the program of a process that has died goes on with the entries that it had, until this process has some of its own"
+
+// succession is what a program waits for that is to take the place of one that a process which was killed has left.
+type succession struct {
+	on      bool
+	begun   bool   // it is being attached
+	any     bool   // the Switch was changed
+	changes uint64 // what the Executor was told
+	since   clock.Time
+}
+
+// settled is for how long a Switch has no change when its controller has said all. A controller that does not say again
+// what the program before had takes longer: settledLess.
+const (
+	settled     = clock.Duration(500 * 1e6)
+	settledLess = clock.Duration(5 * 1e9)
+)
+
+// wait attaches a program in the place of the one before when its entries are there.
+func (k *kernel) wait(now clock.Time) {
+	w := &k.waits
+	if !w.on || w.begun {
+		return
+	}
+	if n := k.run.x.changes; n != w.changes {
+		w.any, w.changes, w.since = true, n, now
+	}
+	lacks := k.run.x.old.lacks(k.run.x)
+	quiet := now.Sub(w.since)
+	if w.any && quiet < settled || lacks && (!w.any || quiet < settledLess) {
+		return
+	}
+	w.begun = true
+	run, turn := k.run, k.turn.Load()
+	go func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.turn.Load() != turn {
+			return
+		}
+		k.ready.Store(&built{turn, run, run.attach()})
+	}()
 }
 
 // Links implements p4.Ahead.
@@ -364,6 +488,10 @@ func (k *kernel) Leave() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_ = k.attached.leave(nil)
+	if k.ports != nil {
+		(&running{ports: k.ports.from}).free()
+		k.ports.leave(k, nil)
+	}
 	k.attached, k.ports, k.why = nil, nil, "it has ended"
 }
 
@@ -372,6 +500,9 @@ type Running struct {
 	// Runs says that the kernel runs frames. If it is false, Why is the reason.
 	Runs bool   `json:"runs"`
 	Why  string `json:"why,omitempty"`
+	// Headless says that the program of a process that has died goes on with the entries that it had, until this
+	// process has some.
+	Headless bool `json:"headless,omitempty"`
 	// Finished counts frames that came to their end in the kernel, Given those that went to the engine, since
 	// the program was loaded. Share is the part of finished frames.
 	Finished uint64  `json:"finished"`
@@ -389,32 +520,38 @@ type Running struct {
 
 // Warns returns a warning if the engine runs all frames, with the reason.
 func (r Running) Warns() string {
-	if r.Runs || r.Why == whyNoProgram {
+	switch {
+	case r.Runs, r.Why == whyNoProgram:
 		return ""
+	case r.Headless:
+		return r.Why
 	}
 	return "the engine runs all frames: " + r.Why
 }
 
 // Counts implements p4.Ahead.
-func (k *kernel) Counts() (finished, given uint64) {
+func (k *kernel) Counts() (finished, given, dropped uint64) {
 	if k.run != nil {
-		finished, given, _ = k.run.x.sums()
+		finished, given, dropped, _ = k.run.x.sums()
 	}
-	return k.finished + finished, k.given + given
+	return k.finished + finished, k.given + given, k.dropped + dropped
 }
 
-// sums returns the number of frames that came to their end in the kernel, and of those that went to the engine.
-func (x *Executor) sums() (finished, given uint64, err error) {
+// sums returns the number of frames that came to their end in the kernel, of those that went to the engine, and of those
+// that should have gone there when there was none.
+func (x *Executor) sums() (finished, given, dropped uint64, err error) {
 	all, err := x.Outcomes()
 	for _, o := range all {
 		switch {
 		case o.Engine:
 			given += o.Frames
+		case o.Name == outcomeNames[HeadlessDropped]:
+			dropped = o.Frames
 		case o.Name != outcomeNames[UnknownPort]:
 			finished += o.Frames
 		}
 	}
-	return finished, given, err
+	return finished, given - dropped, dropped, err
 }
 
 // Report implements p4.Ahead.
@@ -426,7 +563,7 @@ func (k *kernel) Report() any {
 	if k.run == nil {
 		return r
 	}
-	r.Runs = true
+	r.Runs, r.Headless = !k.waits.on, k.waits.on
 	if lost := k.run.x.Lost(); len(lost) > 0 {
 		r.LeftOut = append(slices.Clone(r.LeftOut), lost...)
 	}
@@ -435,7 +572,7 @@ func (k *kernel) Report() any {
 		r.Why = err.Error()
 		return r
 	}
-	r.Finished, r.Given, _ = k.run.x.sums()
+	r.Finished, r.Given, _, _ = k.run.x.sums()
 	for _, o := range all {
 		if o.Frames > 0 {
 			r.Outcomes = append(r.Outcomes, o)

@@ -25,10 +25,16 @@ func newShared(name string, size int) (*shared, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the map %s of %d bytes: %w", name, size, err)
 	}
+	return openShared(m)
+}
+
+// openShared maps the memory of an array map of one entry. It owns m.
+func openShared(m *ebpf.Map) (*shared, error) {
+	size := int(m.ValueSize())
 	page := os.Getpagesize()
 	mem, err := unix.Mmap(m.FD(), 0, (size+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("map the memory of %s: %w", name, err), m.Close())
+		return nil, errors.Join(fmt.Errorf("map the memory of an array of %d bytes: %w", size, err), m.Close())
 	}
 	return &shared{m, mem[:size]}, nil
 }
@@ -42,6 +48,10 @@ func (s *shared) words() []uint64 {
 }
 
 func (s *shared) store(i int, v uint64) { atomic.StoreUint64(s.word(i), v) }
+
+func (s *shared) cas(i int, was, v uint64) bool {
+	return atomic.CompareAndSwapUint64(s.word(i), was, v)
+}
 
 func (s *shared) close() error {
 	if s == nil {

@@ -177,7 +177,7 @@ func (x *Executor) Lock() {
 	if x.turnWord == nil {
 		return
 	}
-	for n := 1; !atomic.CompareAndSwapUint64(x.turnWord.word(0), 0, 1); n++ {
+	for n := 1; !atomic.CompareAndSwapUint64(x.turnWord.word(0), 0, uint64(x.owner)); n++ {
 		if n%(1<<16) == 0 {
 			runtime.Gosched()
 		}
@@ -195,9 +195,9 @@ func (x *Executor) Unlock() {
 }
 
 // Registers implements ir.Follower.
-func (x *Executor) Registers(group int) []uint64 {
+func (x *Executor) Registers(group int) (cells []uint64, filled bool) {
 	if group >= len(x.registers) || x.registers[group] == nil {
-		return nil
+		return nil, false
 	}
-	return x.registers[group].words()
+	return x.registers[group].words(), x.old != nil
 }

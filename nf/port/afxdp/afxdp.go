@@ -193,10 +193,10 @@ func Open(cfg Config) (_ *Device, err error) {
 	v := &Device{dev: d}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, d.detach(), d.release())
+			err = errors.Join(err, d.undo())
 		}
 	}()
-	if d.before != nil {
+	if d.before != nil && !outlived(d.before) {
 		return nil, fmt.Errorf("interface %s is one end of a wire: stop the instance that runs there, or quillon detach the two interfaces", d.name)
 	}
 	if err := d.prepare(false); err != nil {
@@ -226,7 +226,13 @@ func Open(cfg Config) (_ *Device, err error) {
 		modes = modes[1:]
 	}
 	spec := xsk.ProgramSpec{Filter: *cfg.Filter, Cross: xsk.Pass, Longest: d.mtu + overhead}
-	if err := d.attach(choice{spec, modes}, nil); err != nil {
+	d.closed0 = spec.Filter.Closed
+	if d.before != nil {
+		err = d.succeed(spec, modes)
+	} else {
+		err = d.attach(choice{spec, modes}, nil)
+	}
+	if err != nil {
 		return nil, err
 	}
 	v.Ports = d.ports
@@ -239,6 +245,12 @@ func Open(cfg Config) (_ *Device, err error) {
 
 // Info says what was bound.
 func (v *Device) Info() Info { return v.info }
+
+// Undo replaces Close for a process that cannot start: what an earlier process left on the interface is there again.
+func (v *Device) Undo() error {
+	v.once.Do(func() { v.err = v.dev.undo() })
+	return v.err
+}
 
 // Detach takes the program off, so that frames go to the kernel's stack:
 // before the workers stop. Close does it too.
@@ -344,6 +356,11 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 	}
 	if w.b, err = find(cfg.B, cfg.Options); err != nil {
 		return nil, err
+	}
+	for _, d := range []*device{w.a, w.b} {
+		if d.before != nil && outlived(d.before) {
+			return nil, fmt.Errorf("interface %s has a program of an instance that was killed, which was no pair: quillon detach %s", d.name, d.name)
+		}
 	}
 	w.a.other, w.b.other = w.b, w.a
 	w.b.bound = w.a.bound
@@ -592,16 +609,21 @@ func (w *Pair) abort() error {
 		default:
 			errs = append(errs, takeOff(d.index, d.prog.Prog, d.mode))
 		}
-		// What is closed first is there for the way back, where it was file descriptors that there were too few of.
-		errs = append(errs, d.shut())
-		err := d.putBack(d.fresh)
-		if err == nil { // else it stays on record, for Detach or the next process
-			err = d.forget(d.found)
-		}
-		errs = append(errs, err, d.leave())
+		errs = append(errs, d.giveUp())
 	}
 	w.unclaim()
 	return errors.Join(errs...)
+}
+
+// giveUp releases a device, and restores only the settings that this process changed.
+func (d *device) giveUp() error {
+	// What is closed first is there for the way back, where it was file descriptors that there were too few of.
+	shut := d.shut()
+	err := d.putBack(d.fresh)
+	if err == nil { // else it stays on record, for Detach or the next process
+		err = d.forget(d.found)
+	}
+	return errors.Join(shut, err, d.leave())
 }
 
 // Info says what was bound.
@@ -775,19 +797,21 @@ func Wire(ifA, ifB string) (Info, error) {
 	return w.Info(), errors.Join(err, w.Close())
 }
 
-// Detach removes the wire between two interfaces of the calling thread's
-// network namespace, whichever process left it, and puts their settings back, also those
-// of a process that was killed before it had attached the wire. It is no error if there is
-// nothing to remove.
-func Detach(ifA, ifB string) error {
+// Detach removes what a process left on interfaces of the calling thread's network namespace, a wire between two or a
+// program that outlived the process, and puts their settings back, also those of a process that was killed before it had
+// attached anything. It is no error if there is nothing to remove.
+func Detach(names ...string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	mine, err := claims(ifA, ifB)
+	mine, err := claims(names...)
 	if err != nil {
 		return err
 	}
 	defer dropClaims(mine)
-	return errors.Join(unwire(ifA), unwire(ifB))
+	for _, name := range names {
+		err = errors.Join(err, unwire(name))
+	}
+	return err
 }
 
 func unwire(name string) (err error) {
@@ -808,7 +832,7 @@ func unwire(name string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
-	if a != nil && a.Name != xsk.WireProgram {
+	if a != nil && a.Name != xsk.WireProgram && !outlived(a) {
 		return nil
 	}
 	off, err := offload.Open(l)
@@ -818,7 +842,8 @@ func unwire(name string) (err error) {
 	defer off.Close()
 	var unknown error
 	if a != nil {
-		if st, err := a.State(); err == nil {
+		if outlived(a) { // the file has them
+		} else if st, err := a.State(); err == nil {
 			for i, w := range st.Restore() {
 				words[i] |= w
 			}

@@ -14,9 +14,11 @@ import (
 
 // Attachment is one of the package's XDP programs, on an interface or on both of a pair.
 type Attachment struct {
-	Interfaces []string `json:"interfaces"` // by their names
-	Mode       string   `json:"mode"`       // native or generic, of the first interface
-	Wire       bool     `json:"wire"`       // of a pair: frames cross without a process, too
+	Interfaces []string `json:"interfaces"`         // by their names
+	Mode       string   `json:"mode"`               // native or generic, of the first interface
+	Wire       bool     `json:"wire"`               // of a pair: frames cross without a process, too
+	Headless   bool     `json:"headless,omitempty"` // a Front runs frames without a process, too
+	Shut       bool     `json:"shut,omitempty"`     // without a process all frames are dropped
 }
 
 // Beside calls open, which opens packet sockets at an interface of the calling thread's network namespace, while no other process opens
@@ -131,7 +133,7 @@ func PutBack(name string) (err error) {
 
 // ours reports whether a is a program of this package.
 func ours(a *xsk.Attached) bool {
-	return a.Name == xsk.WireProgram || a.Name == xsk.PortProgram || a.Name == FrontProgram || a.Name == FlowsProgram
+	return a.Name == xsk.WireProgram || a.Name == xsk.PortProgram || a.Name == FrontProgram || a.Name == FlowsProgram || outlived(a)
 }
 
 // partners are the names of the interfaces that a wire leads to from a, and that have it still.
@@ -171,7 +173,7 @@ func Attachments() (all []Attachment, err error) {
 			all[i].Interfaces = append(all[i].Interfaces, l.Attrs().Name)
 		} else if ours(a) {
 			of[a.ID] = len(all)
-			all = append(all, Attachment{Interfaces: []string{l.Attrs().Name}, Mode: a.Mode.String(), Wire: a.Name == xsk.WireProgram})
+			all = append(all, Attachment{Interfaces: []string{l.Attrs().Name}, Mode: a.Mode.String(), Wire: a.Name == xsk.WireProgram, Headless: a.Name == StayProgram, Shut: a.Name == xsk.ShutProgram})
 		}
 		if err := a.Close(); err != nil {
 			return nil, err

@@ -67,6 +67,13 @@ type device struct {
 	watched  bool          // somebody looks at all frames
 	before   *xsk.Attached // an earlier process's wire
 	attached bool
+	// For an interface alone that outlives the process: see outlive.go.
+	outlives bool           // it is attached by netlink, and its program is Closed
+	top      *ebpf.Program  // what is attached: that of prog, of front or of before
+	left     []*ebpf.Map    // of before, if that is a Front that still runs frames
+	spoken   bool           // an app has said what is to be
+	by       any            // who wants it to outlive the process
+	closed0  bool           // the filter of the graph is Closed
 	resumed  bool           // prog, state and sockets are the earlier process's
 	recorded offload.Record // what it had on record in state
 	taken    *xsk.Program   // the earlier process's
@@ -104,7 +111,7 @@ func find(name string, opt Options) (*device, error) {
 	if d.before, err = xsk.AttachedTo(d.index); err != nil {
 		return nil, err
 	}
-	if d.before != nil && d.before.Name != xsk.WireProgram {
+	if d.before != nil && d.before.Name != xsk.WireProgram && !outlived(d.before) {
 		err := fmt.Errorf("interface %s has another XDP program (%d, %s): stop what uses it, or: ip link set dev %s xdp off", name, d.before.ID, d.before.Name, name)
 		return nil, errors.Join(err, d.before.Close())
 	}
@@ -125,7 +132,7 @@ func (d *device) prepare(wire bool) error {
 		return err
 	}
 	d.restore = d.found
-	if d.before != nil {
+	if d.before != nil && wire {
 		old, err := d.before.State()
 		if err != nil {
 			return fmt.Errorf("interface %s: %w; remove it: ip link set dev %s xdp off", d.name, err, d.name)
@@ -135,7 +142,7 @@ func (d *device) prepare(wire bool) error {
 			return err
 		}
 	}
-	if d.before != nil {
+	if d.before != nil && wire {
 		if err := d.bound.inherit(d.before, *d.opt.Filter); err != nil {
 			return fmt.Errorf("interface %s: %w", d.name, err)
 		}
@@ -218,7 +225,7 @@ func (p *Port) Keep() (changed []string, err error) {
 	if !d.attached || d.opt.LeaveOffloads {
 		return nil, nil
 	}
-	if !d.kept {
+	if !d.alone && !d.kept {
 		if err := offload.Within(d.ns, d.orphan); err != nil {
 			return nil, err
 		}
@@ -393,10 +400,16 @@ func (c choice) in(mode xsk.Mode) xsk.ProgramSpec {
 func (d *device) part(spec xsk.ProgramSpec) xsk.Part {
 	spec.Stale = d.opt.stale(spec.Filter)
 	p := xsk.Part{Index: d.index, Spec: spec, State: d.state, Sockets: d.sockets, Bound: d.bound.set.Load(), Guard: d.bound.guard.Load()}
-	if spec.Filter.All && spec.Cross == xsk.Redirect {
+	if spec.Filter.All && (spec.Cross == xsk.Redirect || d.outlives) {
 		p.Front = d.fronts
 	}
 	return p
+}
+
+// load loads a program that does what spec says.
+func (d *device) load(spec xsk.ProgramSpec) (*xsk.Program, error) {
+	prog, err := xsk.Load(d.program(), d.part(spec))
+	return prog, explain(err)
 }
 
 // attach puts a program in place of the earlier one: prog, if there is one, in the first
@@ -408,8 +421,8 @@ func (d *device) attach(c choice, prog *xsk.Program) (err error) {
 	for _, mode := range c.modes {
 		spec := c.in(mode)
 		if prog == nil {
-			if prog, err = xsk.Load(d.program(), d.part(spec)); err != nil {
-				return explain(err)
+			if prog, err = d.load(spec); err != nil {
+				return err
 			}
 		}
 		switch {
@@ -468,7 +481,10 @@ func (d *device) resume(part xsk.Part, mode xsk.Mode) error {
 
 // program is the name that its program has.
 func (d *device) program() string {
-	if d.alone {
+	switch {
+	case d.outlives:
+		return xsk.ShutProgram
+	case d.alone:
 		return xsk.PortProgram
 	}
 	return xsk.WireProgram
@@ -503,6 +519,7 @@ func (d *device) setFilter(f port.Filter) error {
 	if f = d.watch(f); d.opt.seeAll() {
 		f = everything(f)
 	}
+	d.closed0, f.Closed = f.Closed, f.Closed || d.outlives
 	if reflect.DeepEqual(f, d.spec.Filter) {
 		return nil
 	}
@@ -516,17 +533,16 @@ func (d *device) setFilter(f port.Filter) error {
 	d.limit.Store(min(d.limit.Load(), limit))
 	var prog *xsk.Program
 	err := offload.Within(d.ns, func() (err error) {
-		if prog, err = xsk.Load(d.program(), d.part(spec)); err != nil {
-			return explain(err)
+		if prog, err = d.load(spec); err != nil {
+			return err
 		}
 		if d.link0 != nil {
-			err = d.update(prog.Prog)
-		} else {
-			if err = d.behind(spec); err == nil {
-				err = xsk.Swap(d.index, prog.Prog, d.prog.Prog, d.mode)
-			}
+			return d.update(prog.Prog)
 		}
-		return err
+		if err = d.behind(spec); err != nil || d.outlives && d.top != d.prog.Prog {
+			return err
+		}
+		return d.swap(prog.Prog)
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("filter of %s: %w", d.name, err), prog.Close())
@@ -572,9 +588,9 @@ func (d *device) stand() error {
 		return nil
 	}
 	spec.Cross = xsk.Pass
-	prog, err := xsk.Load(d.program(), d.part(spec))
+	prog, err := d.load(spec)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	if err := offload.Within(d.ns, func() error { return xsk.Swap(d.index, prog.Prog, d.prog.Prog, d.mode) }); err != nil {
 		return errors.Join(fmt.Errorf("replace the program of %s: %w", d.name, err), prog.Close())
@@ -616,7 +632,7 @@ func (d *device) detach() error {
 			if err := d.keep(); !offload.NoRoom(err) {
 				errs = append(errs, err)
 			}
-			err := offload.Within(d.ns, func() error { return takeOff(d.index, d.prog.Prog, d.mode) })
+			err := offload.Within(d.ns, func() error { return takeOff(d.index, d.shown(), d.mode) })
 			if err != nil {
 				errs = append(errs, fmt.Errorf("detach from %s: %w", d.name, err))
 			}
@@ -693,6 +709,7 @@ func (d *device) shut() error {
 	if d.fronts != nil {
 		errs = append(errs, d.fronts.Close())
 	}
+	errs = append(errs, d.forgetLeft())
 	errs = append(errs, d.prog.Close(), d.before.Close(), d.own.Close())
 	d.prog, d.before, d.sockets, d.attached, d.fronts, d.own = nil, nil, nil, false, nil, nil
 	errs = append(errs, d.state.Close(), d.bound.close())

@@ -96,8 +96,9 @@
 // # One interface alone
 //
 // Frames that the filter does not want go to the kernel's stack. The program
-// is attached by bpf_link and is removed with its last port, or with the process. Close puts the
-// settings back. A process that is killed leaves the changed settings, and a file that says
+// is attached by bpf_link and is removed with its last port, or with the process, unless an app wants a program that
+// outlives the process (Port.Outlive). That one is attached by netlink, and is Closed; what it leaves the next Open or Detach
+// finds. Close puts the settings back. A process that is killed leaves the changed settings, and a file that says
 // what the next process, or Detach, must put back.
 //
 // # Memory

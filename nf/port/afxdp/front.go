@@ -29,6 +29,9 @@ type Front struct {
 	// Watch is called before the Front is attached, and whenever watched changes. While watched is true, somebody
 	// looks at all frames of the interface, and the Front leaves all to the interface's own program.
 	Watch func(watched bool)
+	// Stays has the program run frames after the process has died, on an interface that outlives it (Port.Outlive). The
+	// map of Own is empty then. Without Stays such an interface drops all frames.
+	Stays bool
 }
 
 // Interface describes a port's interface to a Front.
@@ -171,7 +174,7 @@ func (p *Port) SetFront(f *Front) error {
 	switch {
 	case !d.attached:
 		return port.ErrClosed
-	case f == nil && d.front == nil:
+	case f == nil && d.front == nil && d.left == nil:
 		return nil
 	case d.link0 == nil:
 		return d.setFront(f)
@@ -191,10 +194,15 @@ func (p *Port) SetFront(f *Front) error {
 	return nil
 }
 
-// setFront does what SetFront does, for an interface of a pair. d.mu is held.
+// setFront does what SetFront does, for an interface whose program outlives the process. d.mu is held.
 func (d *device) setFront(f *Front) error {
 	if f == nil {
 		d.front = nil
+		if d.outlives {
+			if err := offload.Within(d.ns, func() error { return d.swap(d.prog.Prog) }); err != nil {
+				return fmt.Errorf("attach to %s: %w", d.name, err)
+			}
+		}
 		if err := d.fronts.Delete(uint32(0)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("interface %s: %w", d.name, err)
 		}
@@ -205,11 +213,19 @@ func (d *device) setFront(f *Front) error {
 	}
 	was := d.front
 	d.front = f
-	err := offload.Within(d.ns, func() error { return d.behind(d.spec) })
-	if err == nil {
+	err := offload.Within(d.ns, func() error {
+		if err := d.behind(d.spec); err != nil {
+			return err
+		}
 		f.Watch(d.watched)
-		err = d.fronts.Put(uint32(0), uint32(f.Program.FD()))
-	}
+		if f.Stays {
+			return d.swap(f.Program)
+		}
+		if err := d.fronts.Put(uint32(0), uint32(f.Program.FD())); err != nil || !d.outlives {
+			return err
+		}
+		return d.swap(d.prog.Prog)
+	})
 	if err != nil {
 		d.front = was
 		return fmt.Errorf("interface %s: %w", d.name, err)

@@ -57,8 +57,10 @@ type opened struct {
 	info   []afxdp.Info // of afxdp
 	pair   *afxdp.Pair
 	devs   [2]string    // its interfaces
+	attach func() error // of afxdp, not of a pair
 	detach func() error // of afxdp
 	close  func() error
+	undo   func() error // nil: close
 }
 
 // Bound returns what the ports were bound to, including ports added later.
@@ -106,7 +108,7 @@ func Prepare(spec *graph.Spec, cfg Config) (_ *Ports, err error) {
 	o := &Ports{cfg: cfg, ports: map[string][]port.Port{}}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, o.Close())
+			err = errors.Join(err, o.Undo())
 		}
 	}()
 	if err := Valid(spec); err != nil {
@@ -147,6 +149,11 @@ func (o *Ports) Attach() error {
 	defer o.mu.Unlock()
 	for n := range o.open {
 		p := &o.open[n]
+		if p.attach != nil {
+			if err := p.attach(); err != nil {
+				return err
+			}
+		}
 		if p.pair == nil {
 			continue
 		}
@@ -201,7 +208,7 @@ func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Ar
 		return errors.Join(err, pair.Undo())
 	}
 	o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
-	o.open = append(o.open, opened{info: []afxdp.Info{{Notes: notes}}, pair: pair, devs: [2]string{cfg.A, cfg.B}, detach: pair.Detach, close: pair.Close})
+	o.open = append(o.open, opened{info: []afxdp.Info{{Notes: notes}}, pair: pair, devs: [2]string{cfg.A, cfg.B}, detach: pair.Detach, close: pair.Close, undo: pair.Undo})
 	return nil
 }
 
@@ -224,7 +231,7 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err := afpacket.Unclaimed(x.dev); err != nil { // since the look before
 			return errors.Join(fmt.Errorf("port %s: %w", name, err), d.Close())
 		}
-		now = opened{queues: asPorts(d.Ports), info: []afxdp.Info{d.Info()}, detach: d.Detach, close: d.Close}
+		now = opened{queues: asPorts(d.Ports), info: []afxdp.Info{d.Info()}, attach: d.Attach, detach: d.Detach, close: d.Close, undo: d.Undo}
 	case AFPacket:
 		x, err := readPort(name, packetArguments, p.Args)
 		if err != nil {
@@ -281,6 +288,11 @@ func (o *Ports) Add(name string, p graph.PortSpec) ([]port.Port, error) {
 		return nil, err
 	}
 	o.next++
+	if attach := o.open[len(o.open)-1].attach; attach != nil {
+		if err := attach(); err != nil {
+			return nil, err
+		}
+	}
 	return o.ports[name], nil
 }
 
@@ -396,11 +408,21 @@ func (o *Ports) freeing(devs [2]string) string {
 // Close puts the interfaces back as they were, but for wires that are kept.
 func (o *Ports) Close() error { return o.each(func(p *opened) error { return p.close() }) }
 
+// Revert comes before the graph is closed where it has not run: ports that are no pairs are as they were before.
+func (o *Ports) Revert() {
+	_ = o.each(func(p *opened) error { // Undo has the error again
+		if p.attach != nil {
+			return p.undo()
+		}
+		return nil
+	})
+}
+
 // Undo is Close where the graph has not run, as it cannot: wires that an earlier process left are as they were, too.
 func (o *Ports) Undo() error {
 	return o.each(func(p *opened) error {
-		if p.pair != nil {
-			return p.pair.Undo()
+		if p.undo != nil {
+			return p.undo()
 		}
 		return p.close()
 	})

@@ -42,7 +42,7 @@ func Start(g graph.Config, cfg Config) (_ *Running, err error) {
 	}
 	inst, err := graph.New(g)
 	if err != nil {
-		return nil, errors.Join(err, ports.Close())
+		return nil, errors.Join(err, ports.Undo())
 	}
 	if err = ports.Orphaned(inst); err == nil {
 		if err = inst.Begin(cfg.Clock.Now()); err == nil {
@@ -53,7 +53,8 @@ func Start(g graph.Config, cfg Config) (_ *Running, err error) {
 		inst.Lead()
 	}
 	if err != nil {
-		return nil, errors.Join(err, inst.Close(), ports.Close())
+		ports.Revert()
+		return nil, errors.Join(err, inst.Close(), ports.Undo())
 	}
 	ctx, end := context.WithCancel(context.Background())
 	r := &Running{Graph: inst, Ports: ports, ended: make(chan struct{}), end: end}

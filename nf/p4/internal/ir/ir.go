@@ -377,8 +377,9 @@ type Follower interface {
 	// Hit reports whether the other executor has hit an entry since the last call of Hit for it.
 	Hit(table int, row uint32) bool
 	// Registers returns the memory in which both executors have the cells of a group of register arrays; nil:
-	// only the Switch has them. The cells may be read and written only between Lock and Unlock.
-	Registers(group int) []uint64
+	// only the Switch has them. The cells may be read and written only between Lock and Unlock. filled says that the
+	// values in the memory hold, and not those of the Switch.
+	Registers(group int) (cells []uint64, filled bool)
 	Lock()
 	Unlock()
 }

@@ -1,0 +1,191 @@
+package afxdp
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/quillon/quillon/internal/xsk"
+	"github.com/quillon/quillon/internal/xsk/offload"
+	"github.com/quillon/quillon/nf/port"
+)
+
+// StayProgram is the name of the program of a Front that stays.
+const StayProgram = "quillon_p4_stay"
+
+// outlived reports whether a is a program that was attached to an interface alone and that outlives its process.
+func outlived(a *xsk.Attached) bool { return a.Name == StayProgram || a.Name == xsk.ShutProgram }
+
+// Outlive sets whether a program stays on the port's interface, which is no one of a pair, when the process dies: that of a
+// Front that stays, or else one that drops all frames. As with the wire of a pair, it is attached by netlink. A change removes
+// the Front, and takes up to some tens of milliseconds, in which frames go to the kernel's stack or are lost. by says whose wish it is:
+// only who was last to set it on sets it off.
+func (p *Port) Outlive(by any, on bool) error {
+	d := p.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case !d.attached:
+		return port.ErrClosed
+	case !d.alone:
+		return fmt.Errorf("interface %s is one of a pair: %w", d.name, port.ErrNotSupported)
+	}
+	d.spoken = true
+	if !on && d.by != nil && d.by != by {
+		return nil
+	}
+	if d.by = nil; on {
+		d.by = by
+	}
+	return d.outlive(on)
+}
+
+func (d *device) outlive(on bool) (err error) {
+	if on == d.outlives {
+		return nil
+	}
+	if on && d.fronts == nil {
+		if d.fronts, err = xsk.NewFrontMap(); err != nil {
+			return err
+		}
+	}
+	spec := d.spec
+	spec.Filter.Closed = on || d.closed0
+	d.outlives = on
+	prog, err := d.load(spec)
+	if err != nil {
+		d.outlives = !on
+		return err
+	}
+	err = offload.Within(d.ns, func() error {
+		if on {
+			if err := d.link0.Close(); err != nil {
+				return err
+			}
+			d.link0 = nil
+			return xsk.Swap(d.index, prog.Prog, nil, d.mode)
+		}
+		if err := takeOff(d.index, d.top, d.mode); err != nil {
+			return err
+		}
+		d.link0, _, err = xsk.AttachLink(d.index, prog.Prog, d.mode)
+		return err
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("attach to %s: %w", d.name, err), prog.Close())
+	}
+	old := d.prog
+	d.spec, d.prog, d.top, d.front = spec, prog, nil, nil
+	if on {
+		d.top = prog.Prog
+	}
+	return errors.Join(old.Close(), d.forgetLeft())
+}
+
+// succeed takes the place of a process that was killed. A Front that still runs frames goes on until another one or the
+// interface's own program replaces it; a program that drops all frames is replaced at once by one that does not.
+func (d *device) succeed(spec xsk.ProgramSpec, modes []xsk.Mode) (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !slices.Contains(modes, d.before.Mode) {
+		return fmt.Errorf("an instance that was killed left %v XDP on %s: quillon detach %s first", d.before.Mode, d.name, d.name)
+	}
+	if d.fronts, err = xsk.NewFrontMap(); err != nil {
+		return err
+	}
+	spec.Filter.Closed = true
+	d.outlives, d.mode, d.top = true, d.before.Mode, d.before.Prog
+	if d.prog, err = d.load(spec); err != nil {
+		return err
+	}
+	d.spec, d.attached = spec, true
+	d.limit.Store(int64(d.opt.stale(spec.Filter)))
+	if d.before.Name == StayProgram {
+		d.left, err = d.before.AllMaps()
+	} else {
+		err = d.swap(d.prog.Prog)
+	}
+	return errors.Join(err, d.bound.uses(port.Filter{}, spec.Filter))
+}
+
+// Attach takes off what a process that was killed has left on the interface, if no app has said by now that it takes over
+// (Port.Outlive).
+func (v *Device) Attach() error {
+	d := v.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.attached || d.spoken {
+		return nil
+	}
+	return d.outlive(false)
+}
+
+// Left returns the program and the maps of a Front that a process which was killed left in front of the port's interface,
+// and that still runs frames; prog is nil if there is none. They are valid until the next call of SetFront or Outlive, or the
+// port is closed.
+func (p *Port) Left() (prog *ebpf.Program, maps []*ebpf.Map) {
+	d := p.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.left == nil {
+		return nil, nil
+	}
+	return d.before.Prog, d.left
+}
+
+// shown is the program that is attached by netlink.
+func (d *device) shown() *ebpf.Program {
+	if d.top != nil {
+		return d.top
+	}
+	return d.prog.Prog
+}
+
+// swap attaches next in the place of what is attached by netlink. It acts in the network namespace of the device.
+func (d *device) swap(next *ebpf.Program) error {
+	if next == d.top {
+		return nil
+	}
+	if err := xsk.Swap(d.index, next, d.shown(), d.mode); err != nil {
+		return err
+	}
+	if !d.outlives {
+		return nil
+	}
+	d.top = next
+	return d.forgetLeft()
+}
+
+func (d *device) forgetLeft() (err error) {
+	for _, m := range d.left {
+		err = errors.Join(err, m.Close())
+	}
+	d.left = nil
+	return err
+}
+
+// undo releases an interface alone whose process cannot start: it is as it was before Open.
+func (d *device) undo() error {
+	if d.before == nil || !outlived(d.before) {
+		return errors.Join(d.detach(), d.release())
+	}
+	d.mu.Lock()
+	var err error
+	if d.attached && (d.link0 != nil || d.top != d.before.Prog) {
+		err = offload.Within(d.ns, func() error {
+			now := d.top
+			if d.link0 != nil {
+				if err := d.link0.Close(); err != nil {
+					return err
+				}
+				now = nil
+			}
+			return xsk.Swap(d.index, d.before.Prog, now, d.mode)
+		})
+	}
+	d.attached, d.front = false, nil
+	d.mu.Unlock()
+	return errors.Join(err, d.giveUp())
+}
