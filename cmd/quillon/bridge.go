@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/internal/bridge"
-	"github.com/quillon/quillon/nf/port/afpacket"
 	"github.com/quillon/quillon/nf/port/afxdp"
 	"github.com/quillon/quillon/nf/port/open"
 )
@@ -76,7 +75,7 @@ func splice(cfg bridge.Config) (*bridge.Splice, error) {
 		if err := unused(cfg.Port); err != nil {
 			return err
 		}
-		return asRoot(errors.Join(afpacket.Unclaimed(cfg.Port), afxdp.PutBack(cfg.Port)))
+		return asRoot(afxdp.PutBack(cfg.Port))
 	}
 	return bridge.Insert(cfg)
 }

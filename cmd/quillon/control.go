@@ -11,14 +11,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quillon/quillon/controlplane/p4rt"
 	"github.com/quillon/quillon/internal/admin"
 	"github.com/quillon/quillon/internal/bridge"
+	"github.com/quillon/quillon/internal/own"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/afpacket"
 	"github.com/quillon/quillon/nf/port/afxdp"
 	"github.com/quillon/quillon/nf/port/open"
 )
@@ -76,48 +77,47 @@ func instances() map[string]*admin.Client {
 	return found
 }
 
-// unusedWithin is how long an instance may take to say on which interfaces it runs.
-const unusedWithin = 5 * time.Second
-
-// unused is an error when an instance of this network namespace runs on one of the interfaces, or does not say on which it runs.
+// unused is an error when an instance of this network namespace runs on one of the interfaces, or when a process has
+// sockets there: an instance that is stopped, or stuck, answers nobody.
 func unused(devs ...string) error {
 	here, err := bridge.Namespace()
 	if err != nil {
 		return err
 	}
+	var silent []string
 	for name, c := range instances() {
-		var is process
-		c.Within = unusedWithin
-		if text, e := c.Process(); e == nil {
-			_ = json.Unmarshal(text, &is)
-		}
-		p, e := c.Ports()
-		c.Close()
+		x := ask(name, c)
 		switch {
-		case errors.Is(e, io.ErrUnexpectedEOF), is.Namespace != "" && is.Namespace != here, is.Namespace == "" && outside(c.PID(), here):
-			continue // it has gone, or is in another namespace
-		case e != nil:
-			err = fmt.Errorf("instance %s may run on %s: %w", name, strings.Join(devs, " or "), e)
+		case x.Namespace != "" && x.Namespace != here:
+			continue
+		case x.State == "silent":
+			silent = append(silent, fmt.Sprintf("; instance %s (process %d) does not answer", name, x.PID))
+			if own.Stopped(x.PID) {
+				silent = append(silent, fmt.Sprintf(", as it is stopped by a signal or a debugger: kill -CONT %d has it go on", x.PID))
+			}
 		}
-		for _, x := range p.Ports {
-			if slices.Contains(devs, x.Args["dev"]) {
-				err = fmt.Errorf("instance %s runs on %s: quillon stop --name %s first", name, x.Args["dev"], name)
+		for _, dev := range x.Interfaces {
+			if slices.Contains(devs, dev) {
+				err = fmt.Errorf("instance %s runs on %s: quillon stop --name %s first", name, dev, name)
 			}
 		}
 	}
-	return err
-}
-
-// outside reports whether all threads of a process are in other network namespaces. A thread may be in another one for a
-// moment.
-func outside(pid int, here string) bool {
-	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/ns/net", pid))
-	for _, path := range all {
-		if ns, err := os.Readlink(path); err != nil || ns == here {
-			return false
+	if err != nil {
+		return err
+	}
+	there, err := open.Present(devs...)
+	if errors.As(err, new(open.NoInterface)) {
+		return nil
+	}
+	for _, dev := range there {
+		if err == nil {
+			err = errors.Join(afxdp.Unserved(dev), afpacket.Unclaimed(dev))
 		}
 	}
-	return len(all) > 0
+	if err != nil {
+		err = fmt.Errorf("%w%s", err, strings.Join(silent, ""))
+	}
+	return err
 }
 
 // bypassNote says where to look for frames that pass in the kernel.

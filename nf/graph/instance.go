@@ -23,9 +23,9 @@ type Config struct {
 	Spec  *Spec
 	Kinds []Kind
 	// Ports are the opened ports of the Spec, by name, one port.Port a queue.
-	// Worker i serves queue i of every port; there are as many workers as the
-	// port with the fewest queues has. Worker 0 also receives from the queues
-	// that are left over.
+	// There are as many workers as the port with the fewest queues has. Worker i
+	// sends to queue i of every port, and receives from it and from queues i+n,
+	// i+2n and so on, where n is the number of workers.
 	Ports map[string][]port.Port
 	// OpenPort opens a port that a Plan adds; nil: ports stay as they are.
 	OpenPort func(name string, s PortSpec) ([]port.Port, error)
@@ -155,8 +155,7 @@ func New(cfg Config) (*Instance, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(i.ports)) {
 		if n := len(i.ports[name]); n > workers {
-			i.notes = append(i.notes, fmt.Sprintf("port %s has %d queues for %d workers: worker 0 also receives from queues %d to %d",
-				name, n, workers, workers, n-1))
+			i.notes = append(i.notes, fmt.Sprintf("port %s has %d queues for %d workers, which receive from several of them in turn", name, n, workers))
 		}
 	}
 	built, known, err := i.build(cfg.Spec, i.ports, nil)
@@ -303,9 +302,9 @@ func (i *plans) build(spec *Spec, ports map[string][]port.Port, fresh map[string
 		for _, name := range portNames {
 			p := old.port(name)
 			if p == nil || fresh[name] {
-				queues := []port.Port{ports[name][w]}
-				if w == 0 {
-					queues = append(queues, ports[name][len(i.workers):]...)
+				var queues []port.Port
+				for q := w; q < len(ports[name]); q += len(i.workers) {
+					queues = append(queues, ports[name][q])
 				}
 				p = newPortNode(name, known.number(name, portKind()), spec.Ports[name], queues)
 			}

@@ -289,7 +289,9 @@ type PairConfig struct {
 
 // Pair is two spliced interfaces.
 type Pair struct {
-	A, B []*Port // index = queue; one worker has A[i] and B[i]
+	// A and B are the ports; their index is the queue. One worker has A[i] and B[i]. An interface with more receive queues
+	// than the other one has queues has more ports. Any worker may serve those.
+	A, B []*Port
 	a, b *device
 	keep bool
 	info Info
@@ -387,28 +389,9 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 	if cfg.bare {
 		n = 0
 	}
-	mtu := max(w.a.mtu, w.b.mtu)
-	var mem []memory
-	for q := range n {
-		m, err := newMemory(cfg.Frames, mtu)
-		if err != nil {
-			return nil, err
-		}
-		mem = append(mem, m)
-		if err := w.a.openPort(q, cfg.NameA, cfg.IndexA, m); err != nil {
-			return nil, err
-		}
-		if cfg.Separate {
-			if m, err = newMemory(cfg.Frames, mtu); err != nil {
-				return nil, err
-			}
-			mem = append(mem, m)
-		}
-		if err := w.b.openPort(q, cfg.NameB, cfg.IndexB, m); err != nil {
-			return nil, err
-		}
+	if err := w.openQueues(cfg, n); err != nil {
+		return nil, err
 	}
-	w.info.Memory = memorySize(mem)
 	for _, d := range both {
 		d.adopt()
 	}
@@ -420,6 +403,44 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 		}
 	}
 	return w, nil
+}
+
+// openQueues opens n queues of both interfaces, and the receive queues that one interface has beyond n, up to cfg.Queues.
+// Each of these has a UMEM of its own, because any worker may serve it.
+func (w *Pair) openQueues(cfg PairConfig, n int) error {
+	mtu := max(w.a.mtu, w.b.mtu)
+	var mem []memory
+	open := func(d *device, q int, name string, index uint16, shared bool) error {
+		if !shared {
+			m, err := newMemory(cfg.Frames, mtu)
+			if err != nil {
+				return err
+			}
+			mem = append(mem, m)
+		}
+		return d.openPort(q, name, index, mem[len(mem)-1])
+	}
+	rxA, rxB := max(n, w.a.rx), max(n, w.b.rx)
+	switch {
+	case cfg.bare:
+		rxA, rxB = 0, 0
+	case cfg.Queues > 0:
+		rxA, rxB = max(n, min(rxA, cfg.Queues)), max(n, min(rxB, cfg.Queues))
+	}
+	for q := range max(rxA, rxB) {
+		if q < rxA {
+			if err := open(w.a, q, cfg.NameA, cfg.IndexA, false); err != nil {
+				return err
+			}
+		}
+		if q < rxB {
+			if err := open(w.b, q, cfg.NameB, cfg.IndexB, q < n && !cfg.Separate); err != nil {
+				return err
+			}
+		}
+	}
+	w.info.Memory = memorySize(mem)
+	return nil
 }
 
 // Attach attaches the programs of a Pair that was opened with PairConfig.Later, and else does
@@ -462,8 +483,9 @@ func (w *Pair) joined(cfg PairConfig, progA, progB choice) error {
 		if n := d.offloads.Note(); n != "" && !cfg.LeaveOffloads {
 			w.info.Notes = append(w.info.Notes, n)
 		}
-		if len(i.Unopened) > 0 && cfg.Queues == 0 && !cfg.bare {
-			w.info.Notes = append(w.info.Notes, fmt.Sprintf("%s has %d receive queues, %s only %d: frames of the others cross unseen; give both as many (ethtool -L)", d.name, d.rx, d.other.name, d.other.any))
+		if len(i.Unopened) > 0 && !cfg.bare {
+			w.info.Notes = append(w.info.Notes, fmt.Sprintf("no function sees frames that come in on receive queues %d to %d of %s: they %s; open all queues, or give it fewer (ethtool -L)",
+				i.Unopened[0], d.rx-1, d.name, unseen(d.spec)))
 		}
 	}
 	if long, short := w.a, w.b; long.mtu != short.mtu {
@@ -474,6 +496,21 @@ func (w *Pair) joined(cfg PairConfig, progA, progB choice) error {
 			long.name, long.mtu, short.name, short.mtu, short.name, long.mtu))
 	}
 	return nil
+}
+
+// unseen says what becomes of frames that no socket takes.
+func unseen(spec xsk.ProgramSpec) string {
+	away := "cross in the kernel"
+	if spec.Cross == xsk.Pass {
+		away = "go to the kernel's stack"
+	}
+	switch {
+	case !spec.Filter.Closed:
+		return away
+	case spec.Filter.All:
+		return "are dropped"
+	}
+	return "are dropped if a closed function wants them, and else " + away
 }
 
 // resume goes on with the program that an earlier process attached to both interfaces,

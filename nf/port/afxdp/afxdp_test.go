@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -485,12 +486,73 @@ func TestQueues(t *testing.T) {
 	}
 }
 
+// TestUnequalQueues: one interface has four queues, the other one only one. What comes in on any of the four is received, and nothing is dropped or crosses unseen.
+func TestUnequalQueues(t *testing.T) {
+	bed := newBed(t, 1500, 4)
+	if out, err := exec.Command("ethtool", "-L", "dutB", "rx", "1", "tx", "1").CombinedOutput(); err != nil {
+		t.Skipf("%v: %s", err, out)
+	}
+	for _, x := range []struct{ asked, a, b int }{{0, 4, 1}, {3, 3, 1}, {1, 1, 1}} {
+		w, err := OpenPair(PairConfig{A: "dutA", B: "dutB", Options: Options{Queues: x.asked, Stale: patient, Filter: &port.Filter{All: true, Closed: true}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(w.A) != x.a || len(w.B) != x.b {
+			t.Errorf("%d asked for: %d and %d", x.asked, len(w.A), len(w.B))
+		}
+		if told := strings.Contains(strings.Join(w.Info().Notes, "\n"), "dutA: they are dropped"); told == (x.a == 4) {
+			t.Errorf("%d asked for: notes %q", x.asked, w.Info().Notes)
+		}
+		if x.asked == 0 {
+			// The pump of A's other queues sends to the one queue that B has, as a worker does.
+			b := []*Port{w.B[0], w.B[0], w.B[0], w.B[0]}
+			p := startPump(w.A, b, nil)
+			for i := range 64 {
+				f := roce(100, 0, false, uint32(i))
+				f[35] = byte(i) // of the UDP source port: another flow, and queue
+				crossed(t, bed.a, bed.b, f)
+				crossed(t, bed.b, bed.a, f)
+			}
+			p.halt(t)
+			if w.A[1].Stats().RxPackets+w.A[2].Stats().RxPackets+w.A[3].Stats().RxPackets == 0 {
+				t.Error("all frames came in on one queue")
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestMoreQueues: who asks for more queues than there are gets those that there are, and is told.
 func TestMoreQueues(t *testing.T) {
 	newBed(t, 1500, 1)
 	w := open(t, PairConfig{Options: Options{Queues: 2}})
 	if n := w.Info().Notes; len(w.A) != 1 || !slices.Contains(n, "dutA and dutB have only 1 of the 2 queues that were asked for (ethtool -L)") {
 		t.Errorf("%d queues, notes %q", len(w.A), n)
+	}
+}
+
+// Whoever has a pair open is there for Unserved, whether it moves frames or not, and is not when it is closed.
+func TestUnserved(t *testing.T) {
+	newBed(t, 1500, 2)
+	if err := Unserved("dutA"); err != nil {
+		t.Fatal(err)
+	}
+	w, err := OpenPair(PairConfig{A: "dutA", B: "dutB"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Unserved("dutB"); err == nil || !strings.Contains(err.Error(), "interface dutB has AF_XDP sockets of a process that lives") {
+		t.Error(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, dev := range []string{"dutA", "dutB"} {
+		if err := Unserved(dev); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

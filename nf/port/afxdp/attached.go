@@ -59,6 +59,34 @@ func unclaimed(name string) error {
 	return fmt.Errorf("interface %s has a program of another instance, which sees frames first: stop that instance, or: quillon detach %s", name, strings.Join(append([]string{name}, with...), " "))
 }
 
+// Unserved is nil if no process has an AF_XDP socket at the first queue of an interface of the calling thread's network
+// namespace, as every process has that opened it with this package, whether it answers or not. It waits for the sockets of
+// a dead process to vanish, for five seconds at most. It is nil, too, if the kernel lets this process have no such socket.
+func Unserved(name string) (err error) {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("interface %q: %w", name, err)
+	}
+	o := xsk.Options{Ring: 64, Copy: true}
+	u, err := xsk.NewUMEM(o.Ring, 2048)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, u.Close()) }()
+	s, err := xsk.Open(u, o)
+	if err != nil {
+		return nil
+	}
+	err = bindTo(s, u, l.Attrs().Index, 0, o)
+	if e := s.Close(); e != nil {
+		return e
+	}
+	if errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("interface %s has AF_XDP sockets of a process that lives: stop that process first", name)
+	}
+	return nil
+}
+
 // PutBack has an interface of the calling thread's network namespace as it was before a process that was killed had it in a
 // pair whose other interface is gone. It is an error, and nothing changes, if the interface is one end of a wire, or if queue
 // pairs are bound there.

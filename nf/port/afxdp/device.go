@@ -347,13 +347,7 @@ func (d *device) openPort(queue int, name string, index uint16, m memory) error 
 	}
 	p.monoOff = clock.Kernel() - int64(p.wall.Now())
 	p.refill()
-	for since := p.wall.Now(); ; {
-		err = s.Bind(m.umem, d.index, queue, so)
-		if !errors.Is(err, unix.EBUSY) || p.wall.Now().Sub(since) > bindWait {
-			break
-		}
-		time.Sleep(bindPause) // the kernel closes sockets of a dead process at leisure
-	}
+	err = bindTo(s, m.umem, d.index, queue, so)
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("queue %d of %s is in use by another process's AF_XDP socket: stop that process first", queue, d.name)
@@ -378,6 +372,18 @@ const (
 	bindWait  = 5 * time.Second
 	bindPause = time.Millisecond
 )
+
+// bindTo binds s to a queue. While another socket has the queue it waits, for bindWait at most: the kernel closes sockets
+// of a dead process at leisure.
+func bindTo(s *xsk.Socket, u *xsk.UMEM, index, queue int, o xsk.Options) error {
+	wall := clock.NewWall()
+	for since := wall.Now(); ; time.Sleep(bindPause) {
+		err := s.Bind(u, index, queue, o)
+		if !errors.Is(err, unix.EBUSY) || wall.Now().Sub(since) > bindWait {
+			return err
+		}
+	}
+}
 
 // choice is what a device's program is to do, and the modes to try it in.
 type choice struct {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -194,5 +195,26 @@ func TestAloneAtOnce(t *testing.T) {
 	}
 	if open != 1 {
 		t.Errorf("%d have the interfaces", open)
+	}
+}
+
+// Of one with AF_XDP and one with packet sockets that start at once one has the interfaces.
+func TestKindsAtOnce(t *testing.T) {
+	for n := range 8 {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			inNamespace(t, "va", "vb")
+			open := 0
+			for _, o := range []*other{begin(t, xdpPair), begin(t, packets)} {
+				switch says := <-o.says; {
+				case says == "open":
+					open++
+				case !strings.HasSuffix(says, refusal) && !strings.Contains(says, "has a program of another instance") && !strings.Contains(says, "another process is opening it"):
+					t.Error(says)
+				}
+			}
+			if open != 1 {
+				t.Errorf("%d have the interfaces", open)
+			}
+		})
 	}
 }
