@@ -240,11 +240,12 @@ func (h *house) settings() (all [2]map[string]ethtool.Feature) {
 	return all
 }
 
-// send sends a numbered frame that the bridge forwards to port 2, or, for flood, one that it floods.
-func (h *house) send(flood bool) {
+// send sends a numbered frame that the bridge forwards to port 2, or, for digest, one from a station that it does not know, of
+// which it tells its controller.
+func (h *house) send(digest bool) {
 	b := frameOf(h, bridgeFrame)
-	if flood {
-		b[5] = 9
+	if digest {
+		b[11] ^= 9
 	} else {
 		binary.BigEndian.PutUint64(b[52:], h.sent.Add(1))
 	}

@@ -338,12 +338,16 @@ func (o *Ports) Held() (pairs []HeldPair) {
 	return pairs
 }
 
-// Free gives back what is left of pairs one of whose interfaces is gone, and names the other interface of each.
+// Free comes when the graph has failed. It gives back what is left of pairs one of whose interfaces is gone, and names the other
+// interface of each; and it closes packet sockets and TAP devices.
 func (o *Ports) Free() (names []string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, p := range o.open {
 		if p.pair == nil {
+			if p.attach == nil { // packet sockets end with the process, and what was set for them would stay
+				err = errors.Join(err, p.close())
+			}
 			continue
 		}
 		name, e := p.pair.Free()
