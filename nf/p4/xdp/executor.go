@@ -508,9 +508,14 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		memory(&w, "p4_meter", min(8*a.Size, maxDirect))
 		x.meters = append(x.meters, w)
 	}
-	if err != nil {
-		return m, err
+	if err == nil {
+		m.of(x)
 	}
+	return m, err
+}
+
+// of takes the file descriptors of x's maps.
+func (m *descriptors) of(x *Executor) {
 	m.state, m.outcomes, m.devices, m.own = x.state.FD(), x.outcomes.FD(), x.devices.FD(), x.own.FD()
 	m.in, m.out, m.going, m.defaults = x.in.m.FD(), x.out.m.FD(), x.going.m.FD(), x.defaults.m.FD()
 	m.ofProfiles(x.profiles.profiles)
@@ -537,7 +542,6 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	for _, w := range x.meters {
 		m.meters = append(m.meters, sharedFD(w))
 	}
-	return m, nil
 }
 
 func fd(m *ebpf.Map) int {
