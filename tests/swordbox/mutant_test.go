@@ -148,7 +148,7 @@ func mutants() []mutant {
 		{"what may not move passes its client's own", "choose.go", "(len(x.lanesOf()) > 0 || fl.open > 0)", "len(x.lanesOf()) > 0", histories, "TestWordsOrder"},
 		{"what is not in order with a word is passed", "choose.go", "(n.words.w[w].loose > 0 || n.words.w[w].flight == 0 && !n.words.settled(w, s.c.Now()))", "n.words.w[w].flight == 0 && (n.words.w[w].loose > 0 || !n.words.settled(w, s.c.Now()))", histories, "TestWordsOrderAmongOthers"},
 		{"path MTUs differ", "order.go", " &&\n\t\t(o.len <= min(c.effMTU(), fl.effMTU()) || c.mtu != 0 && c.mtu == fl.mtu && o.npsn <= n.shelf.longest())", "", frames, "TestOtherMTU"},
-		{"old refusals are new", "response.go", "case old: // it was heard before", "case false && old:", frames, "TestOldNAK"},
+		{"old refusals are new", "response.go", "case old: // it was heard before", "case false && old: //", frames, "TestOldNAK"},
 		{"what is never followed changes nothing", "stranger.go", "(n.disturb(b, f) || !n.strangers.Empty())", "!n.strangers.Empty()", frames, "TestForgetsWriteImm"},
 		{"regions that take atomics take WRITEs", "order.go", "if n.cfg.writable {\n\t\treturn true", "if true {\n\t\treturn true", frames, "TestWritable"},
 		{"what nobody foresaw is distrusted", "response.go", "o.is(fForetold) && n.foresaw(o) && ", "o.is(fForetold) && ", frames, "TestOwnWay"},
