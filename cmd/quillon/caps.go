@@ -72,7 +72,7 @@ func (f *rootFlags) check(spec *graph.Spec) error {
 	}
 	for name, p := range spec.Ports {
 		// Only root may remove the record of its settings from /run.
-		if p.Kind == open.AFXDP && p.Args["pair"] == "" && p.Args["offloads"] != "leave" {
+		if (p.Kind == open.AFXDP && p.Args["pair"] == "" || p.Kind == open.AFPacket) && p.Args["offloads"] != "leave" {
 			return fmt.Errorf("--user %s: what port %s changes on %s is on record in a file of root: give it offloads: leave, or run without --user", f.user, name, p.Args["dev"])
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -114,7 +115,9 @@ Without a command the token is printed: it was free, and is free again.`,
 // holdLocks acquires the words, runs the command, and releases the words. Without a command it only prints
 // the token.
 func holdLocks(cmd *cobra.Command, at netip.AddrPort, cfg client.Config, wait time.Duration, words []message.Word, command []string) error {
-	asked, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	// What this process ignores, as under nohup, goes on to be ignored, also by the command.
+	heard := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+	asked, stop := signal.NotifyContext(cmd.Context(), heard...)
 	defer stop()
 	cmd.SetContext(asked)
 	c, err := client.Dial(at, cfg)
@@ -169,7 +172,10 @@ func underLock(cmd *cobra.Command, g *client.Grant, command []string) error {
 		if context.Cause(ctx) == errLeaseLost {
 			return killBelow()
 		}
-		return x.Process.Signal(syscall.SIGTERM)
+		for _, pid := range below(os.Getpid()) {
+			_ = unix.Kill(pid, unix.SIGTERM)
+		}
+		return nil
 	}
 	go func() {
 		t := time.NewTicker(10 * time.Millisecond)
@@ -177,6 +183,7 @@ func underLock(cmd *cobra.Command, g *client.Grant, command []string) error {
 		for g.Holds() {
 			select {
 			case <-t.C:
+				reap(x.Process)
 			case <-ended:
 				return
 			}
@@ -185,9 +192,13 @@ func underLock(cmd *cobra.Command, g *client.Grant, command []string) error {
 			_ = killBelow() // the command is being asked to end
 		}
 	}()
+	clk := clock.NewWall()
 	err := x.Run()
 	if ctx.Err() == nil {
 		return err // what the command has left running stays
+	}
+	for until := clk.Now().Add(stopPatience); context.Cause(ctx) != errLeaseLost && g.Holds() && clk.Now() < until && len(below(os.Getpid())) > 0; {
+		time.Sleep(10 * time.Millisecond) // what the command has started was asked, too
 	}
 	if e := killBelow(); e != nil {
 		return e
@@ -204,10 +215,22 @@ var (
 	errLeft      = errors.New("the command, or what it has started, does not end: its words are free when the lease ends")
 )
 
+// reap has processes go that have ended and whose parents have left them to this one; the command itself is waited for elsewhere.
+func reap(command *os.Process) {
+	for _, f := range processes() {
+		if f.zombie && f.parent == os.Getpid() && (command == nil || f.pid != command.Pid) {
+			_, _ = unix.Wait4(f.pid, nil, unix.WNOHANG, nil)
+		}
+	}
+}
+
 // killBelow kills all processes below this one, and returns when none runs. After a second it gives up: such a process
 // waits for a device.
 func killBelow() error {
 	clk := clock.NewWall()
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		return errLeft // nobody says what runs
+	}
 	for until := clk.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
 		all := below(os.Getpid())
 		if len(all) == 0 {
@@ -224,7 +247,26 @@ func killBelow() error {
 
 // below returns the processes below process root that run.
 func below(root int) (all []int) {
-	children := map[int][]int{}
+	of := map[int][]int{}
+	for _, p := range processes() {
+		if !p.zombie { // else its children have other parents by now
+			of[p.parent] = append(of[p.parent], p.pid)
+		}
+	}
+	for next := of[root]; len(next) > 0; next = next[1:] {
+		all = append(all, next[0])
+		next = append(next, of[next[0]]...)
+	}
+	return all
+}
+
+type proc struct {
+	pid, parent int
+	zombie      bool
+}
+
+// processes returns all processes that /proc shows.
+func processes() (all []proc) {
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, f := range files {
 		b, err := os.ReadFile(f)
@@ -234,18 +276,10 @@ func below(root int) (all []int) {
 		// proc(5): pid (command) state parent ...; the command may have any characters.
 		s := string(b)
 		var state string
-		var pid, parent int
-		if _, err := fmt.Sscanf(s[:strings.IndexByte(s+" ", ' ')]+s[strings.LastIndexByte(s, ')')+1:], "%d %s %d", &pid, &state, &parent); err == nil && state != "X" {
-			if state == "Z" {
-				pid = -pid // its children have other parents by now
-			}
-			children[parent] = append(children[parent], pid)
-		}
-	}
-	for next := children[root]; len(next) > 0; next = next[1:] {
-		if next[0] > 0 {
-			all = append(all, next[0])
-			next = append(next, children[next[0]]...)
+		var p proc
+		if _, err := fmt.Sscanf(s[:strings.IndexByte(s+" ", ' ')]+s[strings.LastIndexByte(s, ')')+1:], "%d %s %d", &p.pid, &state, &p.parent); err == nil && state != "X" {
+			p.zombie = state == "Z"
+			all = append(all, p)
 		}
 	}
 	return all

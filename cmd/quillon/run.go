@@ -904,9 +904,19 @@ its process (fail=headless and closed), and those whose settings are not as they
 			if err != nil {
 				return err
 			}
-			a, b := found[0], found[len(found)-1]
-			if a == b {
-				found = found[:1]
+			a := found[0]
+			twice := len(found)
+			var once []string
+			for _, dev := range found {
+				if !slices.Contains(once, dev) {
+					once = append(once, dev)
+				}
+			}
+			if found = once; len(found) == twice { // an interface that is named twice is freed alone
+				err = afxdp.Whole(found...)
+			}
+			if err != nil {
+				return err
 			}
 			text := strings.Join(found, " and ") + " are free"
 			switch {
@@ -918,11 +928,15 @@ its process (fail=headless and closed), and those whose settings are not as they
 			if err := unused(found...); err != nil {
 				return err
 			}
-			switch s, err := bridge.Of(a, b); {
-			case err != nil:
-				return err
-			case s != nil:
-				return fmt.Errorf("%s and %s are a splice: quillon bridge remove puts %[2]s back into %[3]s", s.Inner, s.Port, s.Bridge)
+			for i, b := range found {
+				for _, a := range found[:max(1, i)] {
+					switch s, err := bridge.Of(a, b); {
+					case err != nil:
+						return err
+					case s != nil:
+						return fmt.Errorf("%s and %s are a splice: quillon bridge remove puts %[2]s back into %[3]s", s.Inner, s.Port, s.Bridge)
+					}
+				}
 			}
 			defer undisturbed(cmd, "taking the wire away")()
 			if err := afxdp.Detach(found...); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -128,16 +129,13 @@ func (s *Set) Clear() error {
 }
 
 // Replace takes those of was out of the set that are not among is, and puts all of is into it. Queue pairs that were in
-// the set and stay are in it all the time. If one of is or was is not valid, Replace returns an error and changes nothing.
+// the set and stay are in it all the time. If one of is is not valid, Replace returns an error and changes nothing.
 func (s *Set) Replace(was, is []port.QueuePair) error {
 	want, err := keysOf(is)
 	if err != nil {
 		return err
 	}
-	mine, err := keysOf(was)
-	if err != nil {
-		return err
-	}
+	mine := validOf(was)
 	if len(want) > port.MaxBound {
 		return errSetFull
 	}
@@ -217,13 +215,24 @@ func (s *Set) Others(known []port.QueuePair) (n int, err error) {
 	if err != nil || len(all) == 0 {
 		return 0, err
 	}
-	mine, err := keysOf(known)
+	mine := validOf(known)
 	for i := range all {
 		if !mine[all[i]] {
 			n++
 		}
 	}
-	return n, err
+	return n, nil
+}
+
+// validOf is keysOf without those that are not valid, which no set has: a record that names one is damaged.
+func validOf(all []port.QueuePair) map[setKey]bool {
+	keys := map[setKey]bool{}
+	for _, q := range all {
+		if one, err := keysOf([]port.QueuePair{q}); err == nil {
+			maps.Copy(keys, one)
+		}
+	}
+	return keys
 }
 
 // Close closes the process's descriptor of the set. A program that uses the set keeps it alive.

@@ -420,7 +420,7 @@ func TestSet(t *testing.T) {
 	}
 	check("added", bound4, bound6)
 	for _, bad := range []port.QueuePair{{QPN: 1}, {Addr: bound4.Addr, QPN: 1 << 24}} {
-		if s.Put(bad, true) == nil || s.Put(bad, false) == nil || s.Replace(nil, []port.QueuePair{bad}) == nil || s.Replace([]port.QueuePair{bad}, nil) == nil {
+		if s.Put(bad, true) == nil || s.Put(bad, false) == nil || s.Replace(nil, []port.QueuePair{bad}) == nil || s.Replace([]port.QueuePair{bad}, nil) != nil { // no set has it
 			t.Errorf("%v was accepted", bad)
 		}
 	}

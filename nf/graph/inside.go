@@ -83,6 +83,17 @@ func (in *Inside) make(env Env) (app App, err error) {
 	return app, err
 }
 
+// hooks returns those of one of its instances; of instances that share their state any one knows it.
+func (in *Inside) hooks() (h Hooks) {
+	switch {
+	case len(in.apps) > 0:
+		return HooksOf(in.apps[0])
+	case in.spare != nil:
+		return HooksOf(in.spare)
+	}
+	return h
+}
+
 // Make returns a new instance.
 func (in *Inside) Make() (App, error) {
 	app := in.spare

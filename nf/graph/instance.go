@@ -532,8 +532,12 @@ func (i *Instance) StepOne(n int, now clock.Time) (int, error) {
 // says that it may have bound others, too. It is called before Begin.
 func (i *Instance) Bound() (known []port.QueuePair, more bool) {
 	for _, n := range i.workers[0].graph.nodes {
-		if n.hooks.Bound != nil {
-			some, others := n.hooks.Bound()
+		bound := n.hooks.Bound
+		if n.inside != nil {
+			bound = n.inside.hooks().Bound
+		}
+		if bound != nil {
+			some, others := bound()
 			known, more = append(known, some...), more || others
 		}
 	}

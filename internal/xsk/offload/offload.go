@@ -207,15 +207,13 @@ const (
 )
 
 func (i *Interface) apply(do action, mask Mask) (Mask, []string, error) {
-	name, back := i.Name, do == restore
-	if back {
-		if mask == 0 {
-			return 0, nil, nil
-		}
-		var err error
-		if name, err = i.tool.Name(i.index); err != nil { // it may have been renamed
-			return 0, nil, fmt.Errorf("offloads of %s: %w", i.Name, err)
-		}
+	back := do == restore
+	if back && mask == 0 {
+		return 0, nil, nil
+	}
+	name, err := i.tool.Name(i.index) // it may have been renamed
+	if err != nil {
+		return 0, nil, fmt.Errorf("offloads of %s: %w", i.Name, err)
 	}
 	have, err := i.tool.Features(name)
 	if errors.Is(err, unix.EOPNOTSUPP) {

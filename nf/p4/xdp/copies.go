@@ -86,6 +86,7 @@ func (c *copies) Multicast(group uint32, to []ir.Replica) {
 	if c.groups == nil || group >= maxGroup {
 		return
 	}
+	c.x.changes++
 	name := fmt.Sprintf("multicast group %d", group)
 	delete(c.x.why, name)
 	word := uint32(0)
@@ -173,11 +174,13 @@ func (c *copies) set(ports []uint32) (int, error) {
 	} else {
 		c.bySet = append(c.bySet, nil)
 	}
-	c.bySet[n] = &portSet{ports: key}
+	s := &portSet{}
+	c.bySet[n] = s // in no group's use
 	if err := c.sets.Put(uint32(n), m); err != nil {
 		return 0, errors.Join(errors.New("keep a set of interfaces"), err)
 	}
-	c.of[key] = c.bySet[n]
+	s.ports = key
+	c.of[key] = s
 	return n, nil
 }
 

@@ -32,7 +32,7 @@ type mark [sha256.Size]byte
 // markOf returns a number that is the same for programs that can share maps of counts and registers, and whose entries
 // lie in the same form in their maps.
 func markOf(p *ir.Program, s *settings, c *compiled, source []byte) mark {
-	return sha256.Sum256(fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.DropPort, s.Queues, c.reasons, p.Registers))
+	return sha256.Sum256(fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.DropPort, s.Queues, outcomeNames, c.reasons, p.Registers))
 }
 
 // sign binds the mark to a program.
@@ -62,6 +62,7 @@ type heritage struct {
 	counts   []*ebpf.Map         // nil: there are none
 	full     []bool
 	defaults [][]byte
+	groups   []int // multicast groups that have replicas
 }
 
 // inherit looks at the maps of a program. It returns nil if they are not those of the same program.
@@ -76,6 +77,13 @@ func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 		return nil
 	}
 	going, defaults := h.value("p4_going", -1), h.value("p4_defaults", -1)
+	if groups := h.value("p4_multicast", -1); groups != nil {
+		for n := range len(groups.mem) / 4 {
+			if *groups.half(n) != 0 {
+				h.groups = append(h.groups, n)
+			}
+		}
+	}
 	at, _ := placeDefaults(p)
 	for i := range p.Tables {
 		t := &p.Tables[i]
@@ -232,8 +240,10 @@ func (x *heir) goOn(table int, row uint32, t *ir.Table, r *ir.Row) {
 	if x.old == nil || x.old.counts[table] == nil {
 		return
 	}
-	if was, ok := x.old.rows[table][nameOf(t, r, row)]; ok {
+	name := nameOf(t, r, row)
+	if was, ok := x.old.rows[table][name]; ok {
 		x.bases[table][int(row)] = int(was)
+		delete(x.old.rows[table], name) // one that is added again is another entry
 	}
 }
 
@@ -260,8 +270,12 @@ func (x *heir) fresh(table, row int) {
 // Inherits reports whether the Executor goes on with what another process's program has left (Options.Left).
 func (x *heir) Inherits() bool { return x.old != nil }
 
-// lacks reports whether a table of x is empty that has entries in the program before, or has another default entry.
+// lacks reports whether a table or a multicast group of x is empty that is not in the program before, or a default entry is
+// another one.
 func (h *heritage) lacks(x *Executor) bool {
+	if x.groups != nil && slices.ContainsFunc(h.groups, func(n int) bool { return *x.groups.half(n) == 0 }) {
+		return true
+	}
 	for i, t := range x.tables {
 		switch {
 		case t.skip:

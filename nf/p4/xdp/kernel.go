@@ -60,9 +60,10 @@ type running struct {
 
 // built is the result of an attempt to build a program.
 type built struct {
-	turn uint64
-	run  *running
-	err  error
+	turn  uint64
+	run   *running
+	err   error
+	first bool // of a start: what the Switch has by now is all that it begins with
 }
 
 // receiver is a port of the program, and the interface that it is.
@@ -216,6 +217,11 @@ func (s *surveyed) leave(k *kernel, stay []*afxdp.Port) {
 	}
 }
 
+// isOf reports whether no other kernel has had the interfaces outlive the process since k has.
+func (s *surveyed) isOf(k *kernel) bool {
+	return !slices.ContainsFunc(s.from, func(p *afxdp.Port) bool { by := afxdp.OutlivesFor(p); return by != nil && by != any(k) })
+}
+
 // Use implements p4.Ahead.
 func (k *kernel) Use(sw *p4.Switch) {
 	k.sw = sw
@@ -293,7 +299,7 @@ func (j *job) build() {
 	old := j.attached
 	j.attached = next
 	_ = old.leave(next)
-	j.ready.Store(&built{j.turn, next, err})
+	j.ready.Store(&built{j.turn, next, err, j.first})
 }
 
 func (j *job) make() (*running, error) {
@@ -424,7 +430,7 @@ func (k *kernel) Look(now clock.Time) {
 	k.Links(k.down)
 	k.run.x.Begin(k.sw, now)
 	if b.run.waits {
-		k.waits, k.why = succession{on: true, changes: k.run.x.changes, since: now}, whyHeadless
+		k.waits, k.why = succession{on: true, any: !b.first, changes: k.run.x.changes, since: now, first: now}, whyHeadless
 		k.wait(now)
 	}
 }
@@ -438,6 +444,7 @@ type succession struct {
 	any     bool   // the Switch was changed
 	changes uint64 // what the Executor was told
 	since   clock.Time
+	first   clock.Time // since when the Switch is being changed
 }
 
 // settled is for how long a Switch has no change when its controller has said all. A controller that does not say again
@@ -445,6 +452,7 @@ type succession struct {
 const (
 	settled     = clock.Duration(500 * 1e6)
 	settledLess = clock.Duration(5 * 1e9)
+	settledMost = 2 * settledLess // of one that never stops
 )
 
 // wait attaches a program in the place of the one before when its entries are there.
@@ -454,11 +462,15 @@ func (k *kernel) wait(now clock.Time) {
 		return
 	}
 	if n := k.run.x.changes; n != w.changes {
+		if !w.any {
+			w.first = now
+		}
 		w.any, w.changes, w.since = true, n, now
 	}
 	lacks := k.run.x.old.lacks(k.run.x)
 	quiet := now.Sub(w.since)
-	if w.any && quiet < settled || lacks && (!w.any || quiet < settledLess) {
+	long := w.any && now.Sub(w.first) > settledMost
+	if !long && (w.any && quiet < settled || lacks && (!w.any || quiet < settledLess)) {
 		return
 	}
 	w.begun = true
@@ -469,7 +481,7 @@ func (k *kernel) wait(now clock.Time) {
 		if k.turn.Load() != turn {
 			return
 		}
-		k.ready.Store(&built{turn, run, run.attach()})
+		k.ready.Store(&built{turn, run, run.attach(), false})
 	}()
 }
 
@@ -484,12 +496,22 @@ func (k *kernel) Links(down map[uint32]bool) {
 // Leave implements p4.Ahead.
 func (k *kernel) Leave() {
 	k.turn.Add(1)
+	waited := k.waits.on
 	k.stop()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_ = k.attached.leave(nil)
+	if waited && k.ports != nil && k.ports.isOf(k) { // else another kernel waits for the same program now
+		waited = false
+	}
+	if waited {
+		_ = k.attached.close()
+	} else {
+		_ = k.attached.leave(nil)
+	}
 	if k.ports != nil {
-		(&running{ports: k.ports.from}).free()
+		if !waited {
+			(&running{ports: k.ports.from}).free()
+		}
 		k.ports.leave(k, nil)
 	}
 	k.attached, k.ports, k.why = nil, nil, "it has ended"
@@ -531,7 +553,7 @@ func (r Running) Warns() string {
 
 // Counts implements p4.Ahead.
 func (k *kernel) Counts() (finished, given, dropped uint64) {
-	if k.run != nil {
+	if k.run != nil && !k.waits.on { // else they are those of the program before, until it is followed
 		finished, given, dropped, _ = k.run.x.sums()
 	}
 	return k.finished + finished, k.given + given, k.dropped + dropped

@@ -123,6 +123,7 @@ func (f *profiles) Member(profile int, at uint32, action int, data []uint64) {
 	if m.records == nil {
 		return
 	}
+	f.x.changes++
 	n, there := m.memberAt[at]
 	if action < 0 {
 		if there {
@@ -158,6 +159,7 @@ func (f *profiles) Group(profile int, at uint32, there bool, live []ir.Share) {
 	}
 	n, known := m.groupAt[at]
 	if !there {
+		f.x.changes++
 		if known {
 			m.leaveBlock(n)
 			m.groupNumbers.leave(n)
@@ -170,6 +172,7 @@ func (f *profiles) Group(profile int, at uint32, there bool, live []ir.Share) {
 	if known && fits && slices.Equal(all, m.shares[at]) && *m.groups.half(int(n)) != 0 {
 		return
 	}
+	f.x.changes++
 	err := error(nil)
 	if !known {
 		if n, err = m.groupNumbers.take(); err == nil {

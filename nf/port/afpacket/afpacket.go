@@ -84,6 +84,7 @@ type Port struct {
 	off         *offload.Interface
 	record      string         // file that has what Close puts back
 	restore     offload.Record // what Close puts back
+	counted     bool           // in recorded
 	changed     []string
 	mu          sync.Mutex
 	closed      atomic.Bool
@@ -193,9 +194,35 @@ func (p *Port) change(index int) (err error) {
 		if p.restore, err = offload.ReadRecord(p.record); err != nil {
 			return err
 		}
+		recorded.Lock()
+		recorded.ports[p.record]++
+		recorded.Unlock()
+		p.counted = true
 	}
 	p.changed, err = p.again()
 	return err
+}
+
+// recorded has how many ports of this process an interface has, by the file of its record: one may replace another.
+var recorded = struct {
+	sync.Mutex
+	ports map[string]int
+}{ports: map[string]int{}}
+
+// isLast reports, once, whether no other port of this process goes on at the interface.
+func (p *Port) isLast() bool {
+	if !p.counted {
+		return true
+	}
+	p.counted = false
+	recorded.Lock()
+	defer recorded.Unlock()
+	recorded.ports[p.record]--
+	if recorded.ports[p.record] > 0 {
+		return false
+	}
+	delete(recorded.ports, p.record)
+	return true
 }
 
 // again sets offloads that are not as they must be, and returns these.
@@ -206,7 +233,7 @@ func (p *Port) again() ([]string, error) {
 	}
 	planned := p.restore
 	planned.Owe(offload.Record{offload.Own: uint64(own), offload.Peer: uint64(peer)})
-	if planned != p.restore {
+	if own != 0 || peer != 0 {
 		if err := offload.WriteRecord(p.record, planned); err != nil {
 			return nil, fmt.Errorf("keep on record how %s was: %w", p.cfg.Interface, err)
 		}
@@ -464,7 +491,7 @@ func (p *Port) Close() error {
 	if p.fd >= 0 {
 		errs = append(errs, unix.Close(p.fd))
 	}
-	if p.off != nil {
+	if p.off != nil && p.isLast() {
 		err := p.off.Restore(offload.Mask(p.restore[offload.Own]), offload.Mask(p.restore[offload.Peer]))
 		if p.restore[offload.Promiscuous] != 0 { // of a killed process with AF_XDP
 			l, e := netlink.LinkByName(p.cfg.Interface)
@@ -480,6 +507,8 @@ func (p *Port) Close() error {
 			err = offload.WriteRecord(p.record, offload.Record{})
 		}
 		errs = append(errs, err)
+	}
+	if p.off != nil {
 		p.off.Close()
 	}
 	return errors.Join(append(errs, p.claim.close())...)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -151,6 +152,36 @@ func partners(a *xsk.Attached, but int) (names []string, err error) {
 		err = errors.Join(err, e, x.Close())
 	}
 	return names, err
+}
+
+// Whole returns an error if one of the interfaces is one end of a wire whose other end is there and is none of them.
+func Whole(names ...string) error {
+	for _, name := range names {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("interface %q: %w", name, err)
+		}
+		a, err := xsk.AttachedTo(l.Attrs().Index)
+		if err != nil {
+			return err
+		}
+		if a == nil {
+			continue
+		}
+		var with []string
+		if a.Name == xsk.WireProgram {
+			with, err = partners(a, l.Attrs().Index)
+		}
+		if err = errors.Join(err, a.Close()); err != nil {
+			return err
+		}
+		for _, other := range with {
+			if !slices.Contains(names, other) {
+				return fmt.Errorf("%s is one end of a wire to %s: quillon detach %s %s", name, other, name, other)
+			}
+		}
+	}
+	return nil
 }
 
 // Attachments are the package's programs in the calling thread's network namespace, by their first

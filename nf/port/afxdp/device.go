@@ -240,16 +240,17 @@ func (p *Port) Keep() (changed []string, err error) {
 	return changed, err
 }
 
-// keepOrphan has what is to be put back on record in the file if the program that has it was taken off the interface.
+// keepOrphan has what is to be put back on record in the file if the program that has it was taken off the interface. The
+// caller has d.mu.
 func keepOrphan(d *device) error {
-	a, err := xsk.AttachedTo(d.index)
+	l, err := netlink.LinkByIndex(d.index)
 	if err != nil {
 		return err
 	}
-	if a != nil && a.Name == xsk.WireProgram {
-		return a.Close()
+	if x := l.Attrs().Xdp; x != nil && x.Attached && !isOther(d, x.ProgId) {
+		return nil
 	}
-	return errors.Join(d.keep(), a.Close())
+	return d.keep()
 }
 
 // keep has what is to be put back on record in the file.
@@ -557,9 +558,11 @@ func (d *device) setFilter(f port.Filter) error {
 func (d *device) replaced(id uint32) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.attached {
-		return false
-	}
+	return d.attached && isOther(d, id)
+}
+
+// isOther reports whether a program is not that of device d. The caller has d.mu.
+func isOther(d *device, id uint32) bool {
 	info, err := d.prog.Prog.Info()
 	if err != nil {
 		return false

@@ -42,6 +42,13 @@ func (p *Port) Outlive(by any, on bool) error {
 	return d.outlive(on)
 }
 
+// OutlivesFor returns by of the last Outlive of a port that was on; nil: none is.
+func OutlivesFor(p *Port) (by any) {
+	p.dev.mu.Lock()
+	defer p.dev.mu.Unlock()
+	return p.dev.by
+}
+
 func (d *device) outlive(on bool) (err error) {
 	if on == d.outlives {
 		return nil
@@ -187,5 +194,7 @@ func (d *device) undo() error {
 	}
 	d.attached, d.front = false, nil
 	d.mu.Unlock()
-	return errors.Join(err, d.giveUp())
+	err = errors.Join(err, d.giveUp())
+	d.restore, d.fresh, d.kept = offload.Record{}, offload.Record{}, false // else its ports' Close would undo it once more
+	return err
 }

@@ -97,7 +97,7 @@ func Open(spec *graph.Spec, cfg Config) (*Ports, error) {
 		return nil, err
 	}
 	if err := o.Attach(); err != nil {
-		return nil, errors.Join(err, o.Close())
+		return nil, errors.Join(err, o.Undo())
 	}
 	return o, nil
 }
@@ -229,7 +229,7 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
 		if err := afpacket.Unclaimed(x.dev); err != nil { // since the look before
-			return errors.Join(fmt.Errorf("port %s: %w", name, err), d.Close())
+			return errors.Join(fmt.Errorf("port %s: %w", name, err), d.Undo())
 		}
 		now = opened{queues: asPorts(d.Ports), info: []afxdp.Info{d.Info()}, attach: d.Attach, detach: d.Detach, close: d.Close, undo: d.Undo}
 	case AFPacket:
@@ -290,6 +290,9 @@ func (o *Ports) Add(name string, p graph.PortSpec) ([]port.Port, error) {
 	o.next++
 	if attach := o.open[len(o.open)-1].attach; attach != nil {
 		if err := attach(); err != nil {
+			err = errors.Join(err, o.open[len(o.open)-1].undo())
+			o.open = o.open[:len(o.open)-1]
+			delete(o.ports, name)
 			return nil, err
 		}
 	}
