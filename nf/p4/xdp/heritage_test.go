@@ -193,8 +193,18 @@ func TestSuccession(t *testing.T) {
 		at(last+of.takes, true)
 		ended(t, k)
 	}
+	// A controller that never stops is not waited for without end.
+	s := newSurvivor(t, source, a)
+	k := &kernel{run: &running{x: s.x, waits: true}, waits: succession{on: true, changes: s.x.changes}}
+	for now := clock.Time(0); now <= 10_200*ms; now += 300 * ms {
+		s.x.changes++
+		if k.wait(now); k.waits.begun != (now > 10_000*ms) {
+			t.Errorf("changed each 300 ms, after %v it is attached: %v", now, k.waits.begun)
+		}
+	}
+	ended(t, k)
 	// Nothing was there that it could lack.
-	k := &kernel{run: &running{x: newSurvivor(t, source, newSurvivor(t, source, nil)).x}, waits: succession{on: true}}
+	k = &kernel{run: &running{x: newSurvivor(t, source, newSurvivor(t, source, nil)).x}, waits: succession{on: true}}
 	k.waits.changes = k.run.x.changes
 	if k.wait(0); !k.waits.begun {
 		t.Error("it waits for entries though none were there before")
