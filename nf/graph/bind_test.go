@@ -145,3 +145,34 @@ links: [a.out -> d.in, d.out -> b.in]
 		}
 	}
 }
+
+// knows is an app that knows what a process before has bound.
+type knows struct {
+	does
+	q []port.QueuePair
+}
+
+func (k knows) Hooks() graph.Hooks {
+	return graph.Hooks{Bound: func() ([]port.QueuePair, bool) { return k.q, false }}
+}
+
+// An app that runs inside another one is asked what it has bound, as any app is.
+func TestBoundInside(t *testing.T) {
+	q := []port.QueuePair{{Addr: netip.MustParseAddr("10.0.0.2"), QPN: 7}}
+	kind := graph.Kind{Name: "knows", In: []string{"in"}, Out: []string{"out"}, New: func(graph.Env, graph.Args) (graph.App, error) {
+		return knows{does{func(*graph.Ctx) {}}, q}, nil
+	}}
+	for _, app := range []string{"{kind: knows}", `{kind: nest, args: {run: "k=knows"}}`} {
+		inst, err := graph.New(graph.Config{
+			Spec:  parse(t, "ports: {a: {kind: spring}, b: {kind: spring}}\napps: {d: "+app+"}\nlinks: [a.out -> d.in, d.out -> b.in]\n"),
+			Kinds: append(kinds(), kind), Clock: clock.NewManual(1),
+			Ports: map[string][]port.Port{"a": {newSpring(t, "a", 0)}, "b": {newSpring(t, "b", 0)}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if known, more := inst.Bound(); !slices.Equal(known, q) || more {
+			t.Errorf("%s: %v, more: %v", app, known, more)
+		}
+	}
+}
