@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -129,5 +130,28 @@ func TestLockStopped(t *testing.T) {
 				t.Fatal("the words were given back while the command's child ran")
 			}
 		}
+	}
+}
+
+// TestLockNohup: a signal that quillon lock was started to ignore ends neither it nor the command.
+func TestLockNohup(t *testing.T) {
+	at, _, released := grantingArbiter(t)
+	child := filepath.Join(t.TempDir(), "child")
+	cmd := exec.Command("nohup", "quillon", "lock", "--arbiter", at, "0x10", "--", "sh", "-c", "echo $$ >"+child+"; sleep 1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := readPID(t, child)
+	number, err := strconv.Atoi(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []int{cmd.Process.Pid, number} {
+		if err := syscall.Kill(p, syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmd.Wait(); err != nil || released.Load() != 1 {
+		t.Errorf("%v, %d releases", err, released.Load())
 	}
 }
