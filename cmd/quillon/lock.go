@@ -177,13 +177,18 @@ func underLock(cmd *cobra.Command, g *client.Grant, command []string) error {
 		}
 		return nil
 	}
+	if err := x.Start(); err != nil {
+		return err
+	}
 	go func() {
 		t := time.NewTicker(10 * time.Millisecond)
 		defer t.Stop()
-		for g.Holds() {
+		for looks := 1; g.Holds(); looks++ {
 			select {
 			case <-t.C:
-				reap(x.Process)
+				if looks%100 == 0 { // it reads all of /proc
+					reap(x.Process.Pid)
+				}
 			case <-ended:
 				return
 			}
@@ -193,7 +198,7 @@ func underLock(cmd *cobra.Command, g *client.Grant, command []string) error {
 		}
 	}()
 	clk := clock.NewWall()
-	err := x.Run()
+	err := x.Wait()
 	if ctx.Err() == nil {
 		return err // what the command has left running stays
 	}
@@ -215,11 +220,11 @@ var (
 	errLeft      = errors.New("the command, or what it has started, does not end: its words are free when the lease ends")
 )
 
-// reap has processes go that have ended and whose parents have left them to this one; the command itself is waited for elsewhere.
-func reap(command *os.Process) {
-	for _, f := range processes() {
-		if f.zombie && f.parent == os.Getpid() && (command == nil || f.pid != command.Pid) {
-			_, _ = unix.Wait4(f.pid, nil, unix.WNOHANG, nil)
+// reap removes processes that have ended and whose parents have left them to this one. The command itself is waited for elsewhere.
+func reap(command int) {
+	for _, p := range processes() {
+		if p.zombie && p.parent == os.Getpid() && p.pid != command {
+			_, _ = unix.Wait4(p.pid, nil, unix.WNOHANG, nil)
 		}
 	}
 }
@@ -260,6 +265,7 @@ func below(root int) (all []int) {
 	return all
 }
 
+// proc is a process; a zombie has ended, and its parent has not yet asked how.
 type proc struct {
 	pid, parent int
 	zombie      bool

@@ -106,6 +106,30 @@ func TestLockLost(t *testing.T) {
 	}
 }
 
+// TestLockOrphans: processes that the command leaves to themselves do not stay as zombies.
+func TestLockOrphans(t *testing.T) {
+	at, _, _ := grantingArbiter(t)
+	child := filepath.Join(t.TempDir(), "child")
+	cmd := exec.Command("quillon", "lock", "--arbiter", at, "0x10", "--", "sh", "-c", "(sh -c 'echo $$ >"+child+"' & ); sleep 3")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := readPID(t, child)
+	for range 250 {
+		if _, err := os.Stat("/proc/" + pid); err != nil {
+			pid = ""
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if pid != "" {
+		t.Error("a process that has ended is there for 2.5 s")
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLockStopped: a user who ends quillon lock ends the command, too, before its words are given back.
 func TestLockStopped(t *testing.T) {
 	at, _, released := grantingArbiter(t)
