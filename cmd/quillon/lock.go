@@ -161,6 +161,7 @@ func underLock(cmd *cobra.Command, g *client.Grant, command []string) error {
 	runtime.LockOSThread() // Pdeathsig is about the thread
 	defer runtime.UnlockOSThread()
 	ctx, end := context.WithCancelCause(cmd.Context())
+	defer end(nil)
 	ended := make(chan struct{})
 	defer close(ended)
 	x := exec.CommandContext(ctx, command[0], command[1:]...)
