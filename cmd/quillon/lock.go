@@ -169,10 +169,13 @@ func underLock(cmd *cobra.Command, g *client.Grant, command []string) error {
 	x.Env = append(os.Environ(), "QUILLON_TOKEN="+strconv.FormatUint(g.Token, 10))
 	x.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	x.WaitDelay = stopPatience
+	clk := clock.NewWall()
+	var asked clock.Time // to end
 	x.Cancel = func() error {
 		if context.Cause(ctx) == errLeaseLost {
 			return killBelow()
 		}
+		asked = clk.Now()
 		for _, pid := range below(os.Getpid()) {
 			_ = unix.Kill(pid, unix.SIGTERM)
 		}
@@ -198,12 +201,11 @@ func underLock(cmd *cobra.Command, g *client.Grant, command []string) error {
 			_ = killBelow() // the command is being asked to end
 		}
 	}()
-	clk := clock.NewWall()
 	err := x.Wait()
 	if ctx.Err() == nil {
 		return err // what the command has left running stays
 	}
-	for until := clk.Now().Add(stopPatience); context.Cause(ctx) != errLeaseLost && g.Holds() && clk.Now() < until && len(below(os.Getpid())) > 0; {
+	for until := asked.Add(stopPatience); context.Cause(ctx) != errLeaseLost && g.Holds() && clk.Now() < until && len(below(os.Getpid())) > 0; {
 		time.Sleep(10 * time.Millisecond) // what the command has started was asked, too
 	}
 	if e := killBelow(); e != nil {
