@@ -68,10 +68,12 @@ func (d *device) outlive(on bool) (err error) {
 	}
 	err = offload.Within(d.ns, func() error {
 		if on {
-			if err := d.link0.Close(); err != nil {
-				return err
+			if d.link0 != nil { // else it was closed, and the program was not attached, the last time
+				if err := d.link0.Close(); err != nil {
+					return err
+				}
+				d.link0 = nil
 			}
-			d.link0 = nil
 			return xsk.Swap(d.index, prog.Prog, nil, d.mode)
 		}
 		if err := takeOff(d.index, d.top, d.mode); err != nil {
@@ -81,6 +83,7 @@ func (d *device) outlive(on bool) (err error) {
 		return err
 	})
 	if err != nil {
+		d.outlives = !on // the next call tries again
 		return errors.Join(fmt.Errorf("attach to %s: %w", d.name, err), prog.Close())
 	}
 	old := d.prog
