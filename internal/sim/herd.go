@@ -110,33 +110,15 @@ func (r *herdRun) attach(w *World) (err error) {
 		}
 	}
 	r.machine.Drive(host.NewNode(r.machine.Port(), r.nic, r.server))
-	first := 0
-	for i := range r.Hosts {
-		n := (r.Clients + r.Hosts - 1 - i) / r.Hosts
-		if err := r.host(w, i, first, n); err != nil {
-			return err
-		}
-		first += n
-	}
-	return nil
+	return r.hosts(w, r.keys, 0, r.client)
 }
 
-// host puts a host with n clients on the rack.
-func (r *herdRun) host(w *World, number, first, n int) error {
-	m, err := w.Attach("host", r.NIC)
-	if err != nil {
-		return err
-	}
-	x, err := w.rnicOn(m, r.Seed+1+uint64(number))
-	if err != nil {
-		return err
-	}
-	pd, cq := x.AllocPD(), x.CreateCQ(64*n)
-	gens := make([]*ycsb.Generator, n)
+// client makes the clients of a host, with their queue pairs.
+func (r *herdRun) client(h *storeHost) (host.App, error) {
 	value, turn := make([]byte, r.Value), uint16(0)
-	c, err := herd.NewClient(herd.Config{Layout: r.layout, Region: r.server.Region(), First: first, N: n, CQ: cq, Again: 10 * time.Millisecond,
+	c, err := herd.NewClient(herd.Config{Layout: r.layout, Region: r.server.Region(), First: h.first, N: h.clients, CQ: h.cq, Again: 10 * time.Millisecond,
 		Next: func(_ clock.Time, session int) (herd.Op, bool) {
-			o := gens[session].Next()
+			o := h.gens[session].Next()
 			if !o.Write {
 				return herd.Op{Key: o.Key}, true
 			}
@@ -145,35 +127,31 @@ func (r *herdRun) host(w *World, number, first, n int) error {
 			return herd.Op{Kind: herd.Put, Key: o.Key, Value: value}, true
 		}, Done: r.done})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for k := range n {
-		if gens[k], err = ycsb.New(ycsb.Config{Mix: ycsb.Mix{Writes: r.Writes}, Theta: r.Zipf, Items: r.Items, Keys: r.keys, Seed: r.Seed}, uint64(first+k)); err != nil {
-			return err
-		}
-		q, err := herd.Requests(pd, x, cq)
+	for k := range h.clients {
+		q, err := herd.Requests(h.pd, h.nic, h.cq)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		p, err := r.server.Listen()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		ud, err := herd.Datagrams(pd, x, cq)
+		ud, err := herd.Datagrams(h.pd, h.nic, h.cq)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		there, here := rnic.DefaultConn(), rnic.DefaultConn()
 		there.RemoteMAC, there.RemoteIP, there.DestQPN = r.machine.MAC, r.machine.IP, p.QPN
-		here.RemoteMAC, here.RemoteIP, here.DestQPN = m.MAC, m.IP, q.QPN
-		if err := errors.Join(q.Connect(there), p.Connect(here), c.Connect(k, q, ud), r.server.Admit(first+k, rnic.AH{MAC: m.MAC, IP: m.IP, QPN: ud.QPN})); err != nil {
-			return err
+		here.RemoteMAC, here.RemoteIP, here.DestQPN = h.m.MAC, h.m.IP, q.QPN
+		if err := errors.Join(q.Connect(there), p.Connect(here), c.Connect(k, q, ud), r.server.Admit(h.first+k, rnic.AH{MAC: h.m.MAC, IP: h.m.IP, QPN: ud.QPN})); err != nil {
+			return nil, err
 		}
-		m.Bind(r.machine, p.QPN, k)
+		h.m.Bind(r.machine, p.QPN, k)
 	}
 	r.all = append(r.all, c)
-	m.Drive(host.NewNode(m.Port(), x, c))
-	return nil
+	return c, nil
 }
 
 // done counts an operation.

@@ -63,6 +63,17 @@ type StoreMeasured struct {
 	Events   uint64 `json:"events"`
 }
 
+// Load is l; configurations of stores have it.
+func (l *StoreLoad) Load() *StoreLoad { return l }
+
+// Check refuses a run in which operations failed or none ended, or the store was full.
+func (m *StoreMeasured) Check() error {
+	if m.Errors > 0 || m.Full || m.Ops == 0 {
+		return fmt.Errorf("%d operations, and %d failed (full: %v)", m.Ops, m.Errors, m.Full)
+	}
+	return nil
+}
+
 func (l *StoreLoad) defaults(store string) error {
 	l.Hosts = cmp.Or(l.Hosts, 8)
 	l.Clients = cmp.Or(l.Clients, 8)
@@ -149,6 +160,9 @@ func (r *storeRun) node(w *World, name string, seed uint64, serve func(*rnic.PD)
 // storeHost is a host with clients, whose numbers begin at first.
 type storeHost struct {
 	number, clients, first int
+	m                      *Machine
+	nic                    *rnic.NIC
+	pd                     *rnic.PD
 	cq                     *rnic.CQ
 	gens                   []*ycsb.Generator
 	qps                    [][]*rnic.QP // by client, and node
@@ -164,7 +178,7 @@ func (h *storeHost) dial(client, node int) (*rnic.QP, error) {
 	return q, nil
 }
 
-// hosts puts the client hosts on the rack, and the box. A queue pair has so many requests under way.
+// hosts puts the client hosts on the rack, with queue pairs to the memory nodes, and the box. A queue pair has so many requests under way.
 func (r *storeRun) hosts(w *World, keys []uint64, depth int, library func(*storeHost) (host.App, error)) (err error) {
 	first := 0
 	for i := range r.load.Hosts {
@@ -195,9 +209,13 @@ func (r *storeRun) host(w *World, h *storeHost, keys []uint64, depth int, librar
 		return err
 	}
 	pd := x.AllocPD()
-	h.cq = x.CreateCQ(64 * h.clients * len(r.nodes))
+	h.m, h.nic, h.pd, h.cq = m, x, pd, x.CreateCQ(64*h.clients*max(len(r.nodes), 1))
 	for k := range h.clients {
-		g, err := ycsb.New(ycsb.Config{Mix: ycsb.Mix{Writes: r.load.Writes}, Theta: r.load.Zipf, Items: r.load.Items, Keys: keys, Seed: r.load.Seed}, uint64(h.number*1000+k))
+		stream := h.number*1000 + k
+		if len(r.nodes) == 0 {
+			stream = h.first + k
+		}
+		g, err := ycsb.New(ycsb.Config{Mix: ycsb.Mix{Writes: r.load.Writes}, Theta: r.load.Zipf, Items: r.load.Items, Keys: keys, Seed: r.load.Seed}, uint64(stream))
 		if err != nil {
 			return err
 		}

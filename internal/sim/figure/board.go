@@ -115,34 +115,31 @@ const (
 // credits makes the jobs of figure 5.9.
 func credits(p *Published, par Params) ([]job, error) {
 	var jobs []job
-	for _, s := range p.Quantities[0].Series {
-		n, err := strconv.Atoi(strings.Fields(s.Name)[0])
-		if err != nil {
+	for _, v := range p.Quantities[0].runs(false) {
+		var n, bytes int
+		if _, err := fmt.Sscan(v.Series, &n); err != nil {
 			return nil, err
 		}
-		for _, at := range s.Points {
-			bytes, err := strconv.Atoi(at.name)
-			if err != nil {
-				return nil, err
-			}
-			jobs = append(jobs, job{name: s.Name + ", " + at.name + " B", cost: 1, run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
-				d := fmt.Sprintf(`
+		if _, err := fmt.Sscan(v.Name, &bytes); err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, job{name: v.name() + " B", cost: 1, run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+			d := fmt.Sprintf(`
 regions: {count: 1, area: 1}
 tasks: {nt: {kind: dummy, credits: %d}}
 tenants: {user: {}}
 dags: [{uid: 1, tenant: user, run: nt}]
 `, n)
-				const measure = 200 * time.Microsecond
-				r, err := sim.RunSNIC(ctx, sim.SNICConfig{
-					SNIC: sim.HTG9200(), Deployment: d, Sources: []sim.Source{{UID: 1, Bytes: bytes}},
-					Warmup: 20 * time.Microsecond, Measure: measure, Seed: par.Seed, Progress: progress,
-				})
-				if err != nil {
-					return nil, err
-				}
-				return []Value{{Series: s.Name, Name: at.name, Y: float64(r.Sources[0].Bytes) * 8 / float64(measure)}}, nil
-			}})
-		}
+			const measure = 200 * time.Microsecond
+			r, err := sim.RunSNIC(ctx, sim.SNICConfig{
+				SNIC: sim.HTG9200(), Deployment: d, Sources: []sim.Source{{UID: 1, Bytes: bytes}},
+				Warmup: 20 * time.Microsecond, Measure: measure, Seed: par.Seed, Progress: progress,
+			})
+			if err != nil {
+				return nil, err
+			}
+			return v.of(float64(r.Sources[0].Bytes) * 8 / float64(measure)), nil
+		}})
 	}
 	return jobs, nil
 }
@@ -184,16 +181,11 @@ func unloaded(ctx context.Context, par Params, c sim.SNICConfig) (float64, error
 // schemes makes a job of each point of a figure of latency by number of tasks.
 func schemes(p *Published, par Params, scheme func(name string, n int) sim.SNICConfig) []job {
 	var jobs []job
-	for _, s := range p.Quantities[0].Series {
-		for _, at := range s.Points {
-			jobs = append(jobs, job{name: fmt.Sprintf("%s, %v tasks", s.Name, at.x), cost: 1, run: func(ctx context.Context, _ func(float64)) ([]Value, error) {
-				y, err := unloaded(ctx, par, scheme(s.Name, int(at.x)))
-				if err != nil {
-					return nil, err
-				}
-				return []Value{{Series: s.Name, X: at.x, Y: y}}, nil
-			}})
-		}
+	for _, v := range p.Quantities[0].runs(false) {
+		jobs = append(jobs, job{name: v.name() + " tasks", cost: 1, run: func(ctx context.Context, _ func(float64)) ([]Value, error) {
+			y, err := unloaded(ctx, par, scheme(v.Series, int(v.X)))
+			return v.of(y), err
+		}})
 	}
 	return jobs
 }

@@ -1,7 +1,9 @@
 package figure
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/quillon/quillon/internal/rack/ycsb"
@@ -54,39 +56,33 @@ const reasonWrites = "Clio's SET is faster than its GET in the micro-benchmark t
 // tenth of the keys and operations. Not so with a cache, because its hits depend on them.
 func stacks(value func(*sim.ClioMeasured) float64) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
-		c := sim.ClioConfig{Keys: par.Keys, Clients: par.Hosts, Seed: par.Seed}
 		var jobs []job
-		for _, s := range p.Quantities[0].Series {
-			name, twice := strings.CutSuffix(s.Name, copied)
-			for stack := sim.ClioPlain; stack <= sim.ClioCache; stack++ {
-				if stack.String() != name {
-					continue
-				}
-				for _, at := range s.Points {
-					mix, err := ycsb.MixNamed(at.name)
-					if err != nil {
-						return nil, err
-					}
-					one := c
-					one.Stack, one.Mix = stack, mix
-					if par.Quick && stack != sim.ClioCache {
-						one.Ops = 10_000
-						if par.Keys == 0 {
-							one.Keys = one.Ops
-						}
-					}
-					if twice {
-						one.Replicas = 2
-					}
-					jobs = append(jobs, job{name: s.Name + ", YCSB " + at.name, cost: 1, run: func(ctx context.Context, _ func(float64)) ([]Value, error) {
-						m, err := sim.Clio(ctx, one)
-						if err != nil {
-							return nil, err
-						}
-						return []Value{{Series: s.Name, Name: at.name, Y: value(m)}}, nil
-					}})
-				}
+		stacks := []sim.ClioStack{sim.ClioPlain, sim.ClioOffload, sim.ClioCache}
+		for _, v := range p.Quantities[0].runs(false) {
+			name, twice := strings.CutSuffix(v.Series, copied)
+			stack := slices.IndexFunc(stacks, func(s sim.ClioStack) bool { return s.String() == name })
+			if stack < 0 {
+				continue
 			}
+			mix, err := ycsb.MixNamed(v.Name)
+			if err != nil {
+				return nil, err
+			}
+			c := sim.ClioConfig{Keys: par.Keys, Clients: par.Hosts, Seed: par.Seed, Stack: stacks[stack], Mix: mix}
+			if par.Quick && c.Stack != sim.ClioCache {
+				c.Ops = 10_000
+				c.Keys = cmp.Or(c.Keys, c.Ops)
+			}
+			if twice {
+				c.Replicas = 2
+			}
+			jobs = append(jobs, job{name: v.Series + ", YCSB " + v.Name, cost: 1, run: func(ctx context.Context, _ func(float64)) ([]Value, error) {
+				m, err := sim.Clio(ctx, c)
+				if err != nil {
+					return nil, err
+				}
+				return v.of(value(m)), nil
+			}})
 		}
 		return jobs, nil
 	}

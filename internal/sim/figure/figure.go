@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/quillon/quillon/internal/rack/clover"
+	"github.com/quillon/quillon/internal/sim"
 )
 
 // Params say how figures are rerun. A zero value means as published.
@@ -134,6 +136,41 @@ type job struct {
 	cost float64 // relative running time
 	// run reports progress from 0 to 1.
 	run func(ctx context.Context, progress func(done float64)) ([]Value, error)
+}
+
+// Times after which as many clients wait for the locks of popular keys as ever will, and for which these are measured.
+const (
+	queuesFull     = 6 * time.Millisecond
+	queuesMeasured = 3 * time.Millisecond
+)
+
+// storeJob makes the job of one run of a store on the rack.
+func storeJob[C, M any, PC interface {
+	*C
+	Load() *sim.StoreLoad
+}, PM interface {
+	*M
+	Check() error
+}](par Params, name string, c C, run func(context.Context, C) (M, error), values func(*M) []Value) job {
+	l := PC(&c).Load()
+	l.Seed = par.Seed
+	if l.Measure == 0 {
+		l.Warmup, l.Measure = 500*time.Microsecond, 2*time.Millisecond
+	}
+	if par.Quick {
+		l.Warmup, l.Measure = 200*time.Microsecond, 500*time.Microsecond
+	}
+	return job{name: name, cost: float64(l.Clients) * (l.Warmup + l.Measure).Seconds(), run: func(ctx context.Context, progress func(float64)) (_ []Value, err error) {
+		l.Progress = progress
+		if l.NIC, err = par.nic(); err != nil {
+			return nil, err
+		}
+		m, err := run(ctx, c)
+		if err == nil {
+			err = PM(&m).Check()
+		}
+		return values(&m), err
+	}}
 }
 
 // ref names a value of a figure; without a series it is the number x itself.
@@ -266,6 +303,9 @@ func (f *Figure) Run(ctx context.Context, par Params, show func(Progress)) (*Res
 	r.LeftOut, r.Altered = f.lacks, altered
 	if len(altered) > 0 && par.Against == "" {
 		r.unpublish()
+	}
+	if _, err := par.nic(); err != nil {
+		return nil, fmt.Errorf("figure %s: %w", f.ID, err)
 	}
 	jobs, err := f.jobs(p, par)
 	if err != nil {

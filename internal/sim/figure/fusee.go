@@ -1,11 +1,6 @@
 package figure
 
 import (
-	"context"
-	"fmt"
-	"strconv"
-	"time"
-
 	"github.com/quillon/quillon/internal/rack/fusee"
 	"github.com/quillon/quillon/internal/sim"
 )
@@ -72,41 +67,11 @@ func withFUSEE(others func(*Published, Params) ([]job, error), config func(par P
 			if par.Quick && !few(i, len(at)) {
 				continue
 			}
-			c := config(par, int(x.x))
-			j, err := fuseeJob(par, nameFUSEE+", "+strconv.FormatFloat(x.x, 'f', -1, 64), c, func(m *sim.FuseeMeasured) []Value {
-				return []Value{{Series: nameFUSEE, X: x.x, Y: m.OpsPerSecond / 1e6}}
-			})
-			if err != nil {
-				return nil, err
-			}
-			jobs = append(jobs, j)
+			v := Value{Series: nameFUSEE, X: x.x}
+			jobs = append(jobs, storeJob(par, v.name(), config(par, int(x.x)), sim.Fusee, func(m *sim.FuseeMeasured) []Value { return v.of(m.OpsPerSecond / 1e6) }))
 		}
 		return jobs, nil
 	}
-}
-
-// fuseeJob makes the job of one run on the rack.
-func fuseeJob(par Params, name string, c sim.FuseeConfig, values func(*sim.FuseeMeasured) []Value) (job, error) {
-	nic, err := par.nic()
-	if err != nil {
-		return job{}, err
-	}
-	c.NIC, c.Seed = nic, par.Seed
-	c.Warmup, c.Measure = 500*time.Microsecond, 2*time.Millisecond
-	if par.Quick {
-		c.Warmup, c.Measure = 200*time.Microsecond, 500*time.Microsecond
-	}
-	return job{name: name, cost: float64(c.Clients) * c.Measure.Seconds(), run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
-		c.Progress = progress
-		m, err := sim.Fusee(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		if m.Errors > 0 || m.Full || m.Ops == 0 {
-			return nil, fmt.Errorf("%d operations, and %d failed (full: %v)", m.Ops, m.Errors, m.Full)
-		}
-		return values(&m), nil
-	}}, nil
 }
 
 // withFUSEEsLatency adds to the jobs of figure 3.13's other curves one job for both of FUSEE's, which do not
@@ -119,13 +84,12 @@ func withFUSEEsLatency(others func(*Published, Params) ([]job, error)) func(*Pub
 		}
 		c := fuseeRack()
 		c.Keys, c.Value, c.Items, c.Writes, c.Kind = 1<<17, 4, cuckooItems, 0.5, fusee.Insert
-		j, err := fuseeJob(par, nameFUSEE, c, func(m *sim.FuseeMeasured) []Value {
+		return append(jobs, storeJob(par, nameFUSEE, c, sim.Fusee, func(m *sim.FuseeMeasured) []Value {
 			var vs []Value
 			for _, x := range []float64{10, 90} {
 				vs = append(vs, Value{Series: "fusee read", X: x, Y: m.Read.P50}, Value{Series: "fusee insert", X: x, Y: m.Write.P50})
 			}
 			return vs
-		})
-		return append(jobs, j), err
+		})), nil
 	}
 }

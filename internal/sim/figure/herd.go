@@ -1,9 +1,6 @@
 package figure
 
 import (
-	"context"
-	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -76,34 +73,20 @@ func withHERD(others func(*Published, Params) ([]job, error), value func(*sim.He
 // herdJobs makes a job of each published point of HERD.
 func herdJobs(config func(coord, *sim.HerdConfig) error, value func(*sim.HerdMeasured) float64) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) (jobs []job, err error) {
-		nic, err := par.nic()
-		if err != nil {
-			return nil, err
-		}
-		i := slices.IndexFunc(p.Quantities[0].Series, func(s Series) bool { return s.Name == nameHERD })
-		if i < 0 {
-			return nil, nil
-		}
-		for _, at := range p.Quantities[0].Series[i].Points {
+		par.Quick = false // a run is short as it is
+		for _, v := range p.Quantities[0].runs(false) {
+			if v.Series != nameHERD {
+				continue
+			}
 			c := herdRack()
-			c.NIC, c.Seed = nic, par.Seed
-			if err := config(at, &c); err != nil {
+			c.Warmup, c.Measure = 200*time.Microsecond, time.Millisecond
+			if err := config(v.coord(), &c); err != nil {
 				return nil, err
 			}
 			if c.Value > herd.MostValue {
 				continue
 			}
-			jobs = append(jobs, job{name: nameHERD + ", " + at.name, cost: 0.1, run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
-				c.Progress = progress
-				m, err := sim.Herd(ctx, c)
-				if err != nil {
-					return nil, err
-				}
-				if m.Errors > 0 || m.Ops == 0 {
-					return nil, fmt.Errorf("%d operations, and %d failed", m.Ops, m.Errors)
-				}
-				return []Value{{Series: nameHERD, Name: at.name, Y: value(&m)}}, nil
-			}})
+			jobs = append(jobs, storeJob(par, v.name(), c, sim.Herd, func(m *sim.HerdMeasured) []Value { return v.of(value(m)) }))
 		}
 		return jobs, nil
 	}

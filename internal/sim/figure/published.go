@@ -6,6 +6,7 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"iter"
 )
 
 // files are the files of the directory published, compressed: gzip -9nc published/FILE > packed/FILE.gz
@@ -72,6 +73,22 @@ type Series struct {
 	Points []coord `json:"points"`
 	Errors []coord `json:"errors"` // standard deviations
 }
+
+// runs yields the published points of all curves, each with its place in its curve. With quick these are the first, the
+// middle and the last one of a curve.
+func (q *Quantity) runs(quick bool) iter.Seq2[int, Value] {
+	return func(yield func(int, Value) bool) {
+		for _, s := range q.Series {
+			for i, at := range s.Points {
+				if (!quick || few(i, len(s.Points))) && !yield(i, Value{Series: s.Name, X: at.x, Name: at.name, Y: at.y}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func few(i, n int) bool { return i == 0 || i == n/2 || i == n-1 }
 
 // coord is [x, y]; x is a number, or a name on an axis of categories.
 type coord struct {

@@ -149,34 +149,12 @@ func rcuckoos() []*Figure {
 }
 
 // cuckooJob makes the job of one run on the rack.
-func cuckooJob(par Params, name string, c sim.RCuckooConfig, values func(*sim.RCuckooMeasured) []Value) (job, error) {
-	nic, err := par.nic()
-	if err != nil {
-		return job{}, err
-	}
-	c.NIC, c.Seed = nic, par.Seed
+func cuckooJob(par Params, name string, c sim.RCuckooConfig, values func(*sim.RCuckooMeasured) []Value) job {
 	cuckooCause(&c, par.Cause)
-	if c.Measure == 0 {
-		c.Warmup, c.Measure = 500*time.Microsecond, 2*time.Millisecond
-		if c.Kind == rcuckoo.Update {
-			// By then as many clients wait for the locks of popular keys as ever will.
-			c.Warmup, c.Measure = 6*time.Millisecond, 3*time.Millisecond
-		}
+	if c.Measure == 0 && c.Kind == rcuckoo.Update {
+		c.Warmup, c.Measure = queuesFull, queuesMeasured
 	}
-	if par.Quick {
-		c.Warmup, c.Measure = 200*time.Microsecond, 500*time.Microsecond
-	}
-	return job{name: name, cost: float64(c.Clients) * c.Measure.Seconds(), run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
-		c.Progress = progress
-		m, err := sim.RCuckoo(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		if m.Errors > 0 || m.Ops == 0 {
-			return nil, fmt.Errorf("%d operations, and %d failed", m.Ops, m.Errors)
-		}
-		return values(&m), nil
-	}}, nil
+	return storeJob(par, name, c, sim.RCuckoo, values)
 }
 
 // cuckooPoints makes a job of every published point of the series for which config has a configuration.
@@ -188,24 +166,12 @@ func cuckooPoints(config func(series string, at coord) (sim.RCuckooConfig, bool)
 func cuckooSome(which func(i int) bool, config func(series string, at coord) (sim.RCuckooConfig, bool), value func(*sim.RCuckooMeasured) float64) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		var jobs []job
-		for _, s := range p.Quantities[0].Series {
-			for i, at := range s.Points {
-				c, ok := config(s.Name, at)
-				if !ok || !which(i) || par.Quick && !few(i, len(s.Points)) {
-					continue
-				}
-				x := at.name
-				if x == "" {
-					x = strconv.FormatFloat(at.x, 'f', -1, 64)
-				}
-				j, err := cuckooJob(par, s.Name+", "+x, c, func(m *sim.RCuckooMeasured) []Value {
-					return []Value{{Series: s.Name, X: at.x, Name: at.name, Y: value(m)}}
-				})
-				if err != nil {
-					return nil, err
-				}
-				jobs = append(jobs, j)
+		for i, v := range p.Quantities[0].runs(par.Quick) {
+			c, ok := config(v.Series, v.coord())
+			if !ok || !which(i) {
+				continue
 			}
+			jobs = append(jobs, cuckooJob(par, v.name(), c, func(m *sim.RCuckooMeasured) []Value { return v.of(value(m)) }))
 		}
 		return jobs, nil
 	}
@@ -283,20 +249,17 @@ var (
 func cuckooPerFill(clients int, short bool, insert, read string, values func(*sim.RCuckooMeasured) (float64, float64)) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		var jobs []job
-		for i, at := range p.Quantities[0].Series[0].Points {
-			if par.Quick && !few(i, len(p.Quantities[0].Series[0].Points)) {
+		q := &p.Quantities[0]
+		for _, v := range q.runs(par.Quick) {
+			if v.Series != q.Series[0].Name {
 				continue
 			}
 			c := cuckooRack()
-			c.Clients, c.Fill, c.Writes, c.Kind, c.Library.Short = clients, at.x/100, 0.5, rcuckoo.Insert, short
-			j, err := cuckooJob(par, fmt.Sprintf("%v %% full", at.x), c, func(m *sim.RCuckooMeasured) []Value {
+			c.Clients, c.Fill, c.Writes, c.Kind, c.Library.Short = clients, v.X/100, 0.5, rcuckoo.Insert, short
+			jobs = append(jobs, cuckooJob(par, fmt.Sprintf("%v %% full", v.X), c, func(m *sim.RCuckooMeasured) []Value {
 				a, b := values(m)
-				return []Value{{Series: insert, X: at.x, Y: a}, {Series: read, X: at.x, Y: b}}
-			})
-			if err != nil {
-				return nil, err
-			}
-			jobs = append(jobs, j)
+				return []Value{{Series: insert, X: v.X, Y: a}, {Series: read, X: v.X, Y: b}}
+			}))
 		}
 		return jobs, nil
 	}
@@ -306,30 +269,21 @@ func cuckooPerFill(clients int, short bool, insert, read string, values func(*si
 func cuckooSearches(p *Published, par Params) ([]job, error) {
 	const rows = 1 << 14
 	var jobs []job
-	for _, s := range p.Quantities[0].Series {
-		name, ok := strings.CutSuffix(s.Name, " p99")
+	for _, v := range p.Quantities[0].runs(par.Quick) {
+		name, ok := strings.CutSuffix(v.Series, " p99")
 		if !ok {
 			continue
 		}
-		for i, at := range s.Points {
-			if par.Quick && !few(i, len(s.Points)) {
-				continue
-			}
-			c := cuckooRack()
-			c.Table, c.Fill, c.Writes, c.Kind = coded(rows), 0.85, 1, rcuckoo.Insert
-			c.Table.LocksPerMessage, c.Until = int(at.x), rows*rcuckoo.Slots/10
-			c.Table.Independent = strings.Contains(name, "independent")
-			if strings.HasPrefix(name, "dfs") {
-				c.Library.Search = rcuckoo.DFS
-			}
-			j, err := cuckooJob(par, fmt.Sprintf("%s, %v locks", name, at.x), c, func(m *sim.RCuckooMeasured) []Value {
-				return []Value{{Series: s.Name, X: at.x, Y: m.RoundTrips.P99}, {Series: name + " p50", X: at.x, Y: m.RoundTrips.P50}}
-			})
-			if err != nil {
-				return nil, err
-			}
-			jobs = append(jobs, j)
+		c := cuckooRack()
+		c.Table, c.Fill, c.Writes, c.Kind = coded(rows), 0.85, 1, rcuckoo.Insert
+		c.Table.LocksPerMessage, c.Until = int(v.X), rows*rcuckoo.Slots/10
+		c.Table.Independent = strings.Contains(name, "independent")
+		if strings.HasPrefix(name, "dfs") {
+			c.Library.Search = rcuckoo.DFS
 		}
+		jobs = append(jobs, cuckooJob(par, fmt.Sprintf("%s, %v locks", name, v.X), c, func(m *sim.RCuckooMeasured) []Value {
+			return append(v.of(m.RoundTrips.P99), Value{Series: name + " p50", X: v.X, Y: m.RoundTrips.P50})
+		}))
 	}
 	return jobs, nil
 }

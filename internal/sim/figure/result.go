@@ -272,6 +272,17 @@ type Value struct {
 	Y      float64
 }
 
+// name is what progress calls a point.
+func (v Value) name() string { return v.Series + ", " + (&Point{X: v.X, Name: v.Name}).label() }
+
+// of is v alone, with another ordinate.
+func (v Value) of(y float64) []Value {
+	v.Y = y
+	return []Value{v}
+}
+
+func (v Value) coord() coord { return coord{x: v.X, name: v.Name, y: v.Y} }
+
 // put adds v to the point that it belongs to, or adds a point.
 func (r *Result) put(v Value) error {
 	if v.Panel < 0 || v.Panel >= len(r.Panels) {
@@ -466,9 +477,7 @@ func (f *Figure) NoPrediction() bool {
 
 // Inputs say which curves and points are not predictions.
 func (f *Figure) Inputs() (texts []string) {
-	for _, c := range f.Fitted {
-		texts = append(texts, c)
-	}
+	texts = append(texts, f.Fitted...)
 	for i := range f.inputs {
 		if t := f.inputs[i].text; !slices.Contains(texts, t) {
 			texts = append(texts, t)

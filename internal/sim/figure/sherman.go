@@ -1,10 +1,7 @@
 package figure
 
 import (
-	"context"
 	"fmt"
-	"strconv"
-	"time"
 
 	"github.com/quillon/quillon/internal/sim"
 )
@@ -59,24 +56,13 @@ func withShermans(fs []*Figure) []*Figure {
 // shermanClients makes a job of every published point.
 func shermanClients(writes float64) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) (jobs []job, err error) {
-		for _, s := range p.Quantities[0].Series {
-			if s.Name != nameSherman {
+		for _, v := range p.Quantities[0].runs(par.Quick) {
+			if v.Series != nameSherman {
 				continue
 			}
-			for i, at := range s.Points {
-				if par.Quick && !few(i, len(s.Points)) {
-					continue
-				}
-				c := shermanRack(par)
-				c.Clients, c.Writes = int(at.x), writes
-				j, err := shermanJob(par, s.Name+", "+strconv.FormatFloat(at.x, 'f', -1, 64), c, func(m *sim.ShermanMeasured) []Value {
-					return []Value{{Series: s.Name, X: at.x, Y: m.OpsPerSecond / 1e6}}
-				})
-				if err != nil {
-					return nil, err
-				}
-				jobs = append(jobs, j)
-			}
+			c := shermanRack(par)
+			c.Clients, c.Writes = int(v.X), writes
+			jobs = append(jobs, shermanJob(par, v.name(), c, func(m *sim.ShermanMeasured) []Value { return v.of(m.OpsPerSecond / 1e6) }))
 		}
 		return jobs, nil
 	}
@@ -86,41 +72,20 @@ func shermanClients(writes float64) func(*Published, Params) ([]job, error) {
 func shermanLatency(_ *Published, par Params) ([]job, error) {
 	c := shermanRack(par)
 	c.Zipf, c.Items, c.Writes, c.Insert = 0, 0, 0.5, true
-	j, err := shermanJob(par, nameSherman, c, func(m *sim.ShermanMeasured) (vs []Value) {
+	return []job{shermanJob(par, nameSherman, c, func(m *sim.ShermanMeasured) (vs []Value) {
 		for _, x := range []float64{10, 90} {
 			vs = append(vs, Value{Series: "sherman read", X: x, Y: m.Read.P50}, Value{Series: "sherman write", X: x, Y: m.Write.P50})
 		}
 		return vs
-	})
-	return []job{j}, err
+	})}, nil
 }
 
 // shermanJob makes the job of one run on the rack.
-func shermanJob(par Params, name string, c sim.ShermanConfig, values func(*sim.ShermanMeasured) []Value) (job, error) {
-	nic, err := par.nic()
-	if err != nil {
-		return job{}, err
-	}
-	c.NIC, c.Seed = nic, par.Seed
-	c.Warmup, c.Measure = 500*time.Microsecond, 2*time.Millisecond
+func shermanJob(par Params, name string, c sim.ShermanConfig, values func(*sim.ShermanMeasured) []Value) job {
 	if c.Writes > 0 && !c.Insert {
-		// By then as many clients wait for the locks of popular keys as ever will.
-		c.Warmup, c.Measure = 6*time.Millisecond, 3*time.Millisecond
+		c.Warmup, c.Measure = queuesFull, queuesMeasured
 	}
-	if par.Quick {
-		c.Warmup, c.Measure = 200*time.Microsecond, 500*time.Microsecond
-	}
-	return job{name: name, cost: float64(c.Clients) * (c.Warmup + c.Measure).Seconds(), run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
-		c.Progress = progress
-		m, err := sim.Sherman(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		if m.Errors > 0 || m.Full || m.Ops == 0 {
-			return nil, fmt.Errorf("%d operations, and %d failed (full: %v)", m.Ops, m.Errors, m.Full)
-		}
-		return values(&m), nil
-	}}, nil
+	return storeJob(par, name, c, sim.Sherman, values)
 }
 
 // shermanBox returns an experiment that no paper has: Sherman's locks behind a swordbox.
@@ -160,13 +125,9 @@ func shermanBoxed(_ *Published, par Params) (jobs []job, err error) {
 						c.Hosts = par.Hosts
 					}
 					c.Clients = n * c.Hosts
-					j, err := shermanJob(par, fmt.Sprintf("%s, %v %% writes, %d", name, 100*writes, c.Clients), c, func(m *sim.ShermanMeasured) []Value {
+					jobs = append(jobs, shermanJob(par, fmt.Sprintf("%s, %v %% writes, %d", name, 100*writes, c.Clients), c, func(m *sim.ShermanMeasured) []Value {
 						return []Value{{Panel: panel, Series: name, X: float64(c.Clients), Y: m.OpsPerSecond / 1e6}}
-					})
-					if err != nil {
-						return nil, err
-					}
-					jobs = append(jobs, j)
+					}))
 				}
 			}
 		}

@@ -15,67 +15,42 @@ const verbsThreads = 24
 // streamDepth keeps a queue pair busy whatever the round trip is.
 const streamDepth = 64
 
-// rate returns v with the measured rate, in millions of requests a second.
-func (v Value) rate(m sim.VerbsMeasured, err error) ([]Value, error) {
-	if err != nil {
-		return nil, err
-	}
-	if m.Errors > 0 {
-		return nil, fmt.Errorf("%d requests failed", m.Errors)
-	}
-	v.Y = m.OpsPerSecond / 1e6
-	return []Value{v}, nil
-}
-
-// verbsJob makes the job of one point.
-func verbsJob(par Params, v Value, c sim.VerbsConfig) (job, error) {
-	nic, err := par.nic()
-	if err != nil {
-		return job{}, err
-	}
-	c.NIC, c.Seed = nic, par.Seed
-	c.Warmup, c.Measure = 100*time.Microsecond, 500*time.Microsecond
-	if par.Quick {
-		c.Measure = 100 * time.Microsecond
-	}
-	name := v.Name
-	if name == "" {
-		name = fmt.Sprint(v.X)
-	}
-	return job{
-		name: v.Series + ", " + name,
-		cost: float64(max(c.QPs, 1) * max(c.Outstanding, 1)),
-		run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
-			c.Progress = progress
-			return v.rate(sim.Verbs(ctx, c))
-		},
-	}, nil
+// verbsJob makes the job of one point: the rate, in millions of requests a second, that run measures.
+func verbsJob(v Value, cost int, run func(context.Context, func(float64)) (sim.VerbsMeasured, error)) job {
+	return job{name: v.name(), cost: float64(cost), run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
+		m, err := run(ctx, progress)
+		if err == nil && m.Errors > 0 {
+			err = fmt.Errorf("%d requests failed", m.Errors)
+		}
+		return v.of(m.OpsPerSecond / 1e6), err
+	}}
 }
 
 // verbsJobs makes a job of every published point; config returns how a point is measured.
 func verbsJobs(config func(q int, series string, at coord) sim.VerbsConfig) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
+		nic, err := par.nic()
+		if err != nil {
+			return nil, err
+		}
 		var jobs []job
 		for q := range p.Quantities {
-			for _, s := range p.Quantities[q].Series {
-				for i, at := range s.Points {
-					if par.Quick && !few(i, len(s.Points)) {
-						continue
-					}
-					j, err := verbsJob(par, Value{Panel: q, Series: s.Name, X: at.x, Name: at.name}, config(q, s.Name, at))
-					if err != nil {
-						return nil, err
-					}
-					jobs = append(jobs, j)
+			for _, v := range p.Quantities[q].runs(par.Quick) {
+				v.Panel = q
+				c := config(q, v.Series, v.coord())
+				c.NIC, c.Seed, c.Warmup, c.Measure = nic, par.Seed, 100*time.Microsecond, 500*time.Microsecond
+				if par.Quick {
+					c.Measure = 100 * time.Microsecond
 				}
+				jobs = append(jobs, verbsJob(v, max(c.QPs, 1)*max(c.Outstanding, 1), func(ctx context.Context, progress func(float64)) (sim.VerbsMeasured, error) {
+					c.Progress = progress
+					return sim.Verbs(ctx, c)
+				}))
 			}
 		}
 		return jobs, nil
 	}
 }
-
-// few picks the points of a quick run: the first, the middle and the last.
-func few(i, n int) bool { return i == 0 || i == n/2 || i == n-1 }
 
 var (
 	// inFlight makes the jobs of figure 1.1: 24 threads, each with one more request in flight from point to
@@ -122,24 +97,15 @@ func replaced(p *Published, par Params) ([]job, error) {
 		return nil, err
 	}
 	var jobs []job
-	for _, s := range p.Quantities[0].Series {
-		for i, at := range s.Points {
-			if par.Quick && !few(i, len(s.Points)) {
-				continue
-			}
-			v := Value{Series: s.Name, X: at.x}
-			c := sim.CASConfig{QPs: int(at.x), Replace: s.Name == "CAS → WRITE", NIC: nic, Seed: par.Seed}
-			if par.Quick {
-				c.Warmup, c.Measure = 500*time.Microsecond, 500*time.Microsecond
-			}
-			jobs = append(jobs, job{
-				name: fmt.Sprintf("%s, %v queue pairs", s.Name, at.x), cost: 1,
-				run: func(ctx context.Context, progress func(float64)) ([]Value, error) {
-					c.Progress = progress
-					return v.rate(sim.CAS(ctx, c))
-				},
-			})
+	for _, v := range p.Quantities[0].runs(par.Quick) {
+		c := sim.CASConfig{QPs: int(v.X), Replace: v.Series == "CAS → WRITE", NIC: nic, Seed: par.Seed}
+		if par.Quick {
+			c.Warmup, c.Measure = 500*time.Microsecond, 500*time.Microsecond
 		}
+		jobs = append(jobs, verbsJob(v, 1, func(ctx context.Context, progress func(float64)) (sim.VerbsMeasured, error) {
+			c.Progress = progress
+			return sim.CAS(ctx, c)
+		}))
 	}
 	return jobs, nil
 }
