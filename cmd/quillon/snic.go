@@ -87,6 +87,13 @@ type change struct {
 	Changes []string `json:"changes"`
 }
 
+// editing is onBoard, for commands that edit the deployment.
+func editing(cmd *cobra.Command, f func(s *dag.Spec, args []string) error) *cobra.Command {
+	return onBoard(cmd, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+		return edit(c, app, is, func(s *dag.Spec) error { return f(s, args) })
+	}, changeText)
+}
+
 func changeText(w io.Writer, v change) {
 	if len(v.Changes) == 0 {
 		fmt.Fprintf(w, "%s: nothing changes\n", v.App)
@@ -499,22 +506,20 @@ arguments stay, and its memory if that stays or grows.`,
 			t.Remote = &remote
 		}
 	}
-	del := onBoard(&cobra.Command{
+	del := editing(&cobra.Command{
 		Use: "delete NAME", Short: "Take a task away", Args: exactly("NAME"), Example: "  quillon snic task delete fw",
-	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
-		return edit(c, app, is, func(s *dag.Spec) error {
-			if _, ok := s.Tasks[args[0]]; !ok {
-				return fmt.Errorf("no task is named %s; quillon snic tasks", args[0])
+	}, func(s *dag.Spec, args []string) error {
+		if _, ok := s.Tasks[args[0]]; !ok {
+			return fmt.Errorf("no task is named %s; quillon snic tasks", args[0])
+		}
+		for _, d := range s.DAGs {
+			if o, err := dag.ParseOrder(d.Run); err == nil && slices.Contains(o.Tasks, args[0]) {
+				return fmt.Errorf("DAG %d runs task %s: change or delete it first (quillon snic dag)", d.UID, args[0])
 			}
-			for _, d := range s.DAGs {
-				if o, err := dag.ParseOrder(d.Run); err == nil && slices.Contains(o.Tasks, args[0]) {
-					return fmt.Errorf("DAG %d runs task %s: change or delete it first (quillon snic dag)", d.UID, args[0])
-				}
-			}
-			delete(s.Tasks, args[0])
-			return nil
-		})
-	}, changeText)
+		}
+		delete(s.Tasks, args[0])
+		return nil
+	})
 	return group("task", "Deploy tasks, and take them away", "  quillon snic task add fw firewall default=allow\n  quillon snic task delete fw", add, del)
 }
 
@@ -533,51 +538,47 @@ of each worker.`,
 			fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", d.UID, d.Tenant, d.State, d.Packets, d.Throttled, bitRate(d.Rate), stagesText(d.Stages), throughText(d))
 		}
 	})
-	add := onBoard(&cobra.Command{
+	add := editing(&cobra.Command{
 		Use: "add UID TENANT RUN", Short: "Deploy a DAG, or change one",
 		Long: `Deploys a DAG of tasks that are deployed: sequences with -> between, and ; between
 sequences. A DAG of that uid is changed. A tenant that is not there gets weight 1.`,
 		Example: "  quillon snic dag add 9 bob 'fw -> nat; fw -> count'",
 		Args:    exactly("UID", "TENANT", "RUN"),
-	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+	}, func(s *dag.Spec, args []string) error {
 		id, err := uid(args[0])
 		if err != nil {
-			return change{}, err
+			return err
 		}
-		return edit(c, app, is, func(s *dag.Spec) error {
-			if _, ok := s.Tenants[args[1]]; !ok {
-				if s.Tenants == nil {
-					s.Tenants = map[string]dag.TenantSpec{}
-				}
-				s.Tenants[args[1]] = dag.TenantSpec{}
+		if _, ok := s.Tenants[args[1]]; !ok {
+			if s.Tenants == nil {
+				s.Tenants = map[string]dag.TenantSpec{}
 			}
-			d := dag.DAGSpec{UID: id, Tenant: args[1], Run: args[2]}
-			if i := slices.IndexFunc(s.DAGs, func(x dag.DAGSpec) bool { return x.UID == id }); i >= 0 {
-				s.DAGs[i] = d
-			} else {
-				s.DAGs = append(s.DAGs, d)
-			}
-			return nil
-		})
-	}, changeText)
-	del := onBoard(&cobra.Command{
+			s.Tenants[args[1]] = dag.TenantSpec{}
+		}
+		d := dag.DAGSpec{UID: id, Tenant: args[1], Run: args[2]}
+		if i := slices.IndexFunc(s.DAGs, func(x dag.DAGSpec) bool { return x.UID == id }); i >= 0 {
+			s.DAGs[i] = d
+		} else {
+			s.DAGs = append(s.DAGs, d)
+		}
+		return nil
+	})
+	del := editing(&cobra.Command{
 		Use: "delete UID", Short: "Take a DAG away, with the rules that lead to it", Args: exactly("UID"),
 		Example: "  quillon snic dag delete 9",
-	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+	}, func(s *dag.Spec, args []string) error {
 		id, err := uid(args[0])
 		if err != nil {
-			return change{}, err
+			return err
 		}
-		return edit(c, app, is, func(s *dag.Spec) error {
-			n := len(s.DAGs)
-			s.DAGs = slices.DeleteFunc(s.DAGs, func(d dag.DAGSpec) bool { return d.UID == id })
-			if len(s.DAGs) == n {
-				return fmt.Errorf("no DAG has uid %d; quillon snic dag list", id)
-			}
-			s.Rules = slices.DeleteFunc(s.Rules, func(r dag.RuleSpec) bool { return r.DAG == id })
-			return nil
-		})
-	}, changeText)
+		n := len(s.DAGs)
+		s.DAGs = slices.DeleteFunc(s.DAGs, func(d dag.DAGSpec) bool { return d.UID == id })
+		if len(s.DAGs) == n {
+			return fmt.Errorf("no DAG has uid %d; quillon snic dag list", id)
+		}
+		s.Rules = slices.DeleteFunc(s.Rules, func(r dag.RuleSpec) bool { return r.DAG == id })
+		return nil
+	})
 	return group("dag", "Show and change the DAGs", "  quillon snic dag list\n  quillon snic dag add 9 bob 'fw -> count'", list, add, del)
 }
 
@@ -610,40 +611,33 @@ func newSNICRuleCmd() *cobra.Command {
 			fmt.Fprintln(w, ruleText(r))
 		}
 	})
-	add := onBoard(&cobra.Command{
+	add := editing(&cobra.Command{
 		Use: "add MATCH dag UID|switch|control|refuse", Short: "Add a rule",
 		Long: `Adds a rule behind those of its priority. MATCH is all, or terms with + between of
 in (a port's number), vlan, type, proto, src, dst, sport, dport, vni, qpn and nsh.`,
 		Example: "  quillon snic rule add src:10.2.0.0/16+proto:6 dag 9 --priority 10",
 		Args:    optional(2, "MATCH", "dag|switch|control|refuse", "UID"),
-	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+	}, func(s *dag.Spec, args []string) error {
 		r, err := parse(args)
-		if err != nil {
-			return change{}, err
-		}
-		return edit(c, app, is, func(s *dag.Spec) error {
-			s.Rules = append(s.Rules, r)
-			return nil
-		})
-	}, changeText)
-	del := onBoard(&cobra.Command{
+		s.Rules = append(s.Rules, r)
+		return err
+	})
+	del := editing(&cobra.Command{
 		Use: "delete MATCH dag UID|switch|control|refuse", Short: "Take a rule away",
 		Example: "  quillon snic rule delete src:10.2.0.0/16+proto:6 dag 9 --priority 10",
 		Args:    optional(2, "MATCH", "dag|switch|control|refuse", "UID"),
-	}, func(c *admin.Client, app string, is graph.Args, args []string) (change, error) {
+	}, func(s *dag.Spec, args []string) error {
 		r, err := parse(args)
 		if err != nil {
-			return change{}, err
+			return err
 		}
-		return edit(c, app, is, func(s *dag.Spec) error {
-			n := len(s.Rules)
-			s.Rules = slices.DeleteFunc(s.Rules, func(x dag.RuleSpec) bool { return ruleText(x) == ruleText(r) })
-			if len(s.Rules) == n {
-				return fmt.Errorf("there is no rule %q; quillon snic rule list", ruleText(r))
-			}
-			return nil
-		})
-	}, changeText)
+		n := len(s.Rules)
+		s.Rules = slices.DeleteFunc(s.Rules, func(x dag.RuleSpec) bool { return ruleText(x) == ruleText(r) })
+		if len(s.Rules) == n {
+			return fmt.Errorf("there is no rule %q; quillon snic rule list", ruleText(r))
+		}
+		return nil
+	})
 	for _, c := range []*cobra.Command{add, del} {
 		c.Flags().IntVar(&priority, "priority", 0, "the rule's priority: the highest counts")
 	}
