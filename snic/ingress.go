@@ -32,7 +32,6 @@ type group struct {
 	from   int   // worker + 1 that handed it over; 0: none
 	weight uint8 // how many frames one of these stands for, as in lodge
 	bytes  int
-	flow   uint64 // of the first
 	flows  [packet.MaxBatch]uint64
 	batch  packet.Batch
 }

@@ -20,10 +20,6 @@ const maxSleep = 10_000_000 // ns
 // that is due before, the worker stays awake.
 const shortSleep = 50_000 // ns
 
-// mailSpin is how long a worker without frames stays awake after an order from outside: a
-// caller with many orders gives one at a time.
-const mailSpin = 200_000 // ns
-
 // pollLook is how often a worker that never sleeps calls its ports' poll.Idler, which other workers call before they
 // sleep.
 const pollLook = 1_000_000 // ns
