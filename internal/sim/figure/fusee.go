@@ -19,6 +19,33 @@ func fuseeRack() sim.FuseeConfig {
 	return sim.FuseeConfig{Store: fusee.Layout{Unit: 256}, Library: fusee.Config{Cache: -1, Blind: true}, StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 8, Zipf: 0.99}}
 }
 
+// Causes of deviations of FUSEE's curves.
+const (
+	// causeLone gives clients one operation at a time, which never sleep and have no time of their own.
+	causeLone = "lone-operations"
+	// causePunctual has threads that sleep woken in time.
+	causePunctual = "punctual-threads"
+)
+
+// fuseeFibers are the clients of the public code (src/client.h): a coroutine sleeps 10 us before it looks for its
+// completion. Linux wakes a thread that sleeps 50 us late (timer slack, prctl(2)). The thread's own time is from two
+// points, which are inputs: 64 clients that only read (5.32 us an operation of two posts) and only update (10.33 us, three).
+var fuseeFibers = fusee.Fibers{Nap: 10 * time.Microsecond, Late: 50 * time.Microsecond, Read: 2660 * time.Nanosecond, Write: 3440 * time.Nanosecond}
+
+const fuseeOwnTime = "the time of a client's thread comes from this point"
+
+// fuseeCoroutines makes clients those of the published runs: each has as many operations under way as its host has
+// clients (fuse_orchestrator.py, num_coroutines).
+func fuseeCoroutines(c *sim.FuseeConfig, cause string) {
+	if cause == causeLone {
+		return
+	}
+	c.Coroutines, c.Library.Fibers = max(c.Clients/c.Hosts, 1), fuseeFibers
+	if cause == causePunctual {
+		c.Library.Fibers.Late = 0
+	}
+}
+
 // fuseeOf returns a store as the text has it beside Clover's.
 func fuseeOf(writes float64) func(par Params, clients int) sim.FuseeConfig {
 	return func(par Params, clients int) sim.FuseeConfig {
@@ -73,6 +100,7 @@ func withFUSEE(others func(*Published, Params) ([]job, error), config func(par P
 				continue
 			}
 			c := config(par, int(x.x))
+			fuseeCoroutines(&c, par.Cause)
 			j, err := fuseeJob(par, nameFUSEE+", "+strconv.FormatFloat(x.x, 'f', -1, 64), c, func(m *sim.FuseeMeasured) []Value {
 				return []Value{{Series: nameFUSEE, X: x.x, Y: m.OpsPerSecond / 1e6}}
 			})
@@ -93,6 +121,9 @@ func fuseeJob(par Params, name string, c sim.FuseeConfig, values func(*sim.Fusee
 	}
 	c.NIC, c.Seed = nic, par.Seed
 	c.Warmup, c.Measure = 500*time.Microsecond, 2*time.Millisecond
+	if c.Clients <= 32 { // that do few operations a millisecond
+		c.Warmup, c.Measure = time.Millisecond, 10*time.Millisecond
+	}
 	if par.Quick {
 		c.Warmup, c.Measure = 200*time.Microsecond, 500*time.Microsecond
 	}
