@@ -117,6 +117,9 @@ type Config struct {
 	// permanent at once, as the public code does. The workload must make sure that no other client inserts
 	// the key.
 	Blind bool
+	// Eager updates mark the replaced object beside the CAS of the slot, whether they win or not, as those of the
+	// public code. It takes effect where slots have one replica: there an old word that a CAS did not find was replaced.
+	Eager bool
 	// Tries is how often an operation starts again; 0 = 1000.
 	Tries int
 

@@ -12,11 +12,10 @@ import (
 
 const nameFUSEE = "FUSEE"
 
-// fuseeRack is a run like the published ones: one memory node and no replicas. Clients do one operation at a
-// time, read buckets and object one after the other, have no cache, and insert as the public code does. Where
+// fuseeRack is a run like the published ones: one memory node and no replicas. Clients read buckets and object one after the other, have no cache, and insert and update as the public code does. Where
 // nothing is published about values, a value fits into one unit of 256 bytes, as in the public server.
 func fuseeRack() sim.FuseeConfig {
-	return sim.FuseeConfig{Store: fusee.Layout{Unit: 256}, Library: fusee.Config{Cache: -1, Blind: true}, StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 8, Zipf: 0.99}}
+	return sim.FuseeConfig{Store: fusee.Layout{Unit: 256}, Library: fusee.Config{Cache: -1, Blind: true, Eager: true}, StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 8, Zipf: 0.99}}
 }
 
 // Causes of deviations of FUSEE's curves.
@@ -27,6 +26,11 @@ const (
 	causePunctual = "punctual-threads"
 )
 
+var fuseeCauses = []string{causeLone, causePunctual}
+
+// fuseeInput is the point of 64 clients, of figures that only read or only update.
+func fuseeInput() reason { return reason{series: nameFUSEE, from: 64, to: 64, text: fuseeOwnTime} }
+
 // fuseeFibers are the clients of the public code (src/client.h): a coroutine sleeps 10 us before it looks for its
 // completion. Linux wakes a thread that sleeps 50 us late (timer slack, prctl(2)). The thread's own time is from two
 // points, which are inputs: 64 clients that only read (5.32 us an operation of two posts) and only update (10.33 us, three).
@@ -35,22 +39,26 @@ var fuseeFibers = fusee.Fibers{Nap: 10 * time.Microsecond, Late: 50 * time.Micro
 const fuseeOwnTime = "the time of a client's thread comes from this point"
 
 // fuseeCoroutines makes clients those of the published runs: each has as many operations under way as its host has
-// clients (fuse_orchestrator.py, num_coroutines).
+// clients (fuse_orchestrator.py, num_coroutines). There are at most 32768 in all, four times as many as in the largest
+// published run.
 func fuseeCoroutines(c *sim.FuseeConfig, cause string) {
 	if cause == causeLone {
 		return
 	}
-	c.Coroutines, c.Library.Fibers = max(c.Clients/c.Hosts, 1), fuseeFibers
+	c.Coroutines, c.Library.Fibers = max(min(c.Clients/c.Hosts, 1<<15/c.Clients), 1), fuseeFibers
 	if cause == causePunctual {
 		c.Library.Fibers.Late = 0
 	}
 }
 
-// fuseeOf returns a store as the text has it beside Clover's.
+// fuseeKeys is the number of keys of the public code's workloads (ycsb-test/ycsb_test.cc).
+const fuseeKeys = 100_000
+
+// fuseeOf returns a store as the published runs had it. Figures 2.10 to 2.13 and 3.9 to 3.11 have one set of runs.
 func fuseeOf(writes float64) func(par Params, clients int) sim.FuseeConfig {
 	return func(par Params, clients int) sim.FuseeConfig {
 		c := fuseeRack()
-		c.Keys, c.Value, c.Clients, c.Writes, c.Kind, c.Zipf = textKeys, 128, clients, writes, fusee.Update, textZipf
+		c.Keys, c.Value, c.Clients, c.Writes, c.Kind, c.Zipf = fuseeKeys, 128, clients, writes, fusee.Update, textZipf
 		if par.Keys != 0 {
 			c.Keys = par.Keys
 		}
@@ -63,15 +71,7 @@ func fuseeOf(writes float64) func(par Params, clients int) sim.FuseeConfig {
 		if par.Hosts != 0 {
 			c.Hosts = par.Hosts
 		}
-		return c
-	}
-}
-
-// fuseeLike returns a store as RCuckoo's figures have it: a table of many keys. The simulated one has fewer.
-func fuseeLike(writes, zipf float64) func(par Params, clients int) sim.FuseeConfig {
-	return func(_ Params, clients int) sim.FuseeConfig {
-		c := fuseeRack()
-		c.Keys, c.Value, c.Items, c.Clients, c.Writes, c.Kind, c.Zipf = 1<<17, 4, cuckooItems, clients, writes, fusee.Update, zipf
+		fuseeCoroutines(&c, par.Cause)
 		return c
 	}
 }
@@ -100,7 +100,6 @@ func withFUSEE(others func(*Published, Params) ([]job, error), config func(par P
 				continue
 			}
 			c := config(par, int(x.x))
-			fuseeCoroutines(&c, par.Cause)
 			j, err := fuseeJob(par, nameFUSEE+", "+strconv.FormatFloat(x.x, 'f', -1, 64), c, func(m *sim.FuseeMeasured) []Value {
 				return []Value{{Series: nameFUSEE, X: x.x, Y: m.OpsPerSecond / 1e6}}
 			})
@@ -149,7 +148,7 @@ func withFUSEEsLatency(others func(*Published, Params) ([]job, error)) func(*Pub
 			return nil, err
 		}
 		c := fuseeRack()
-		c.Keys, c.Value, c.Items, c.Writes, c.Kind = 1<<17, 4, cuckooItems, 0.5, fusee.Insert
+		c.Keys, c.Value, c.Writes, c.Kind = fuseeKeys, 4, 0.5, fusee.Insert
 		j, err := fuseeJob(par, nameFUSEE, c, func(m *sim.FuseeMeasured) []Value {
 			var vs []Value
 			for _, x := range []float64{10, 90} {
