@@ -25,7 +25,9 @@ type FuseeConfig struct {
 	StoreLoad
 	// Kind is what operations that write do, or reads where that is Read.
 	Kind fusee.Kind
-	// Library is how the clients work: Cache, MissRate, Blind and FailAfter matter.
+	// Coroutines is how many operations a client has under way, by one queue pair; 0 = 1.
+	Coroutines int
+	// Library is how the clients work: Cache, MissRate, Blind, Fibers and FailAfter matter.
 	Library fusee.Config
 }
 
@@ -38,16 +40,24 @@ type FuseeMeasured struct {
 func (c *FuseeConfig) defaults() error {
 	c.Keys = cmp.Or(c.Keys, 100_000)
 	c.Value = cmp.Or(c.Value, 64)
+	c.Coroutines = cmp.Or(c.Coroutines, 1)
 	c.Store.Nodes = cmp.Or(c.Store.Nodes, 1)
 	c.Store.Subtables = cmp.Or(c.Store.Subtables, 32)
 	c.Store.Unit = cmp.Or(c.Store.Unit, 256)
-	c.Store.Block = cmp.Or(c.Store.Block, 64<<10)
+	if c.Store.Block == 0 {
+		c.Store.Block = 64 << 10
+		if c.Coroutines > 1 { // each has blocks of its own
+			c.Store.Block = 16 * c.Store.Unit
+		}
+	}
 	if err := c.StoreLoad.defaults("FUSEE"); err != nil {
 		return err
 	}
 	switch {
 	case c.Keys < 1 || c.Keys > 1<<22 || c.Value < 1 || c.Value > 8192:
 		return errors.New("sim: a simulated store of FUSEE has 1 to 2^22 keys, with values of 1 to 8192 bytes")
+	case c.Coroutines < 1 || c.Clients*c.Coroutines > 1<<15:
+		return errors.New("sim: clients of FUSEE have 1 to 32768 operations under way in all")
 	case c.Box != "" && c.Store.Nodes != 1:
 		return errors.New("sim: a box is in front of one memory node: a store with a box has no other")
 	case c.Kind > fusee.Delete:
@@ -72,7 +82,7 @@ func (c *FuseeConfig) sizes() {
 	}
 	if c.Store.Blocks == 0 {
 		object := (c.Value + 64 + c.Store.Unit - 1) / c.Store.Unit * c.Store.Unit
-		c.Store.Blocks = ((c.Keys+written)/(c.Store.Block/object)+2*c.Clients)/c.Store.Nodes + 2
+		c.Store.Blocks = ((c.Keys+written)/(c.Store.Block/object)+2*c.Clients*c.Coroutines)/c.Store.Nodes + 2
 	}
 }
 
@@ -135,25 +145,62 @@ func (r *fuseeRun) attach(w *World) error {
 			return err
 		}
 	}
-	return r.hosts(w, ycsb.Sequential(1, r.Keys), 256, r.client)
+	r.apart = true
+	return r.hosts(w, ycsb.Sequential(1, r.Keys), max(256, 16*r.Coroutines), r.client)
+}
+
+// apps are the clients of a host.
+type apps []host.App
+
+func (a apps) Step(now clock.Time) bool {
+	did := false
+	for _, x := range a {
+		did = x.Step(now) || did
+	}
+	return did
+}
+
+func (a apps) Deadline() clock.Time {
+	at := clock.Never
+	for _, x := range a {
+		at = min(at, x.Deadline())
+	}
+	return at
 }
 
 // client makes the clients of a host.
 func (r *fuseeRun) client(h *storeHost) (host.App, error) {
+	var all apps
+	for k := range h.clients {
+		x, err := r.thread(h, k)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, x)
+	}
+	return all, nil
+}
+
+// thread makes the k-th client of a host.
+func (r *fuseeRun) thread(h *storeHost, k int) (host.App, error) {
 	c := r.Library
-	c.Layout, c.Sessions, c.ID, c.CQ = r.Store, h.clients, uint16(1+h.first), h.cq
-	c.Dial = func(_ clock.Time, session, node int) (*rnic.QP, fusee.Grant, error) {
-		q, err := h.dial(session, node)
-		return q, r.grants[node], err
+	c.Layout, c.Sessions, c.ID, c.CQ = r.Store, r.Coroutines, uint16(1+(h.first+k)*r.Coroutines), h.cqs[k]
+	left := r.Coroutines * len(r.store) // that have not dialled
+	c.Dial = func(_ clock.Time, _, node int) (*rnic.QP, fusee.Grant, error) {
+		q := h.qps[k][node]
+		if left--; left < 0 {
+			return nil, fusee.Grant{}, errors.New("sim: the queue pair failed")
+		}
+		return q, r.grants[node], nil
 	}
 	c.Alloc = func(_ clock.Time, owner uint16, region, units int) (int, error) {
 		return r.store.Alloc(owner, region, units)
 	}
-	c.Next = func(_ clock.Time, session int) (fusee.Op, bool) {
+	c.Next = func(clock.Time, int) (fusee.Op, bool) {
 		if r.m.Full {
 			return fusee.Op{}, false
 		}
-		return r.op(h.gens[session].Next()), true
+		return r.op(h.gens[k].Next()), true
 	}
 	c.Done = r.done
 	client, err := fusee.NewClient(c)

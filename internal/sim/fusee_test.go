@@ -79,3 +79,34 @@ func TestFuseeBox(t *testing.T) {
 		}
 	}
 }
+
+// A client's coroutines share its queue pair. Each looks for its completion after a nap: a read of two posts takes two
+// naps, for which the thread is late when it has slept. An update that marks the old object beside its CAS, whether it
+// wins or not, has a message more than one that has lost.
+func TestFuseeCoroutines(t *testing.T) {
+	c := FuseeConfig{Keys: 2000, Kind: fusee.Update, Coroutines: 2, Library: fusee.Config{Cache: -1, Blind: true}, StoreLoad: StoreLoad{Clients: 4, Hosts: 2, Writes: 0.5, Seed: 3}}
+	c.Library.Fibers = fusee.Fibers{Nap: 10 * time.Microsecond, Late: 50 * time.Microsecond, Read: time.Microsecond, Write: time.Microsecond}
+	a, b := fuseeRan(t, c), fuseeRan(t, c)
+	if a.Ops != b.Ops || a.Events != b.Events || a.Stats != b.Stats {
+		t.Errorf("%+v\n%+v", a, b)
+	}
+	if a.Read.P50 < 120 || a.Read.P50 > 125 {
+		t.Errorf("a read takes %v us", a.Read.P50)
+	}
+	c.Library.Fibers.Late = 0
+	if m := fuseeRan(t, c); m.Read.P50 < 20 || m.Read.P50 > 25 {
+		t.Errorf("without being late, a read takes %v us", m.Read.P50)
+	}
+	c = FuseeConfig{Keys: 2, Kind: fusee.Update, Library: c.Library, StoreLoad: StoreLoad{Clients: 16, Writes: 1, Seed: 3}}
+	c.Library.Fibers = fusee.Fibers{}
+	lazy := fuseeRan(t, c)
+	c.Library.Eager = true
+	eager := fuseeRan(t, c)
+	if lazy.Stats.Lost == 0 || eager.WriteMessages < 5.98 || eager.WriteMessages < lazy.WriteMessages+0.1 {
+		t.Errorf("%v of %v updates lost, %.2f messages each; %.2f when all mark the old object", lazy.Stats.Lost, lazy.Ops, lazy.WriteMessages, eager.WriteMessages)
+	}
+	c.Clients, c.Coroutines = 256, 129
+	if _, err := Fusee(context.Background(), c); err == nil {
+		t.Error("33,024 operations under way are not refused")
+	}
+}

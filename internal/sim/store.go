@@ -105,6 +105,7 @@ type storeRun struct {
 	conns       []string                                  // as tor/conn writes them
 	box         *Box
 	network     Network // zero: Rack100G
+	apart       bool    // each client has a completion queue of its own
 }
 
 func newStoreRun(l *StoreLoad, m *StoreMeasured) storeRun {
@@ -164,6 +165,7 @@ type storeHost struct {
 	nic                    *rnic.NIC
 	pd                     *rnic.PD
 	cq                     *rnic.CQ
+	cqs                    []*rnic.CQ // of each client, where clients do not share the host's
 	gens                   []*ycsb.Generator
 	qps                    [][]*rnic.QP // by client, and node
 }
@@ -220,8 +222,13 @@ func (r *storeRun) host(w *World, h *storeHost, keys []uint64, depth int, librar
 			return err
 		}
 		h.gens, h.qps = append(h.gens, g), append(h.qps, nil)
+		cq := h.cq
+		if r.apart {
+			cq = x.CreateCQ(depth * len(r.nodes))
+			h.cqs = append(h.cqs, cq)
+		}
 		for _, mem := range r.nodes {
-			q, err := mem.joined(m, x, pd, h.cq, depth, max(r.load.NIC.Outstanding, 1))
+			q, err := mem.joined(m, x, pd, cq, depth, max(r.load.NIC.Outstanding, 1))
 			if err != nil {
 				return err
 			}

@@ -117,8 +117,14 @@ type Config struct {
 	// permanent at once, as the public code does. The workload must make sure that no other client inserts
 	// the key.
 	Blind bool
+	// Eager updates mark the replaced object beside the CAS of the slot, whether they win or not, as those of the
+	// public code. It takes effect where slots have one replica: there an old word that a CAS did not find was replaced.
+	Eager bool
 	// Tries is how often an operation starts again; 0 = 1000.
 	Tries int
+
+	// Fibers, if Nap is not 0, says that the sessions are fibers of one thread, as those of the public code.
+	Fibers Fibers
 
 	// FailAfter is how long a slot may stay undecided, or an insertion tentative, until a session that waits
 	// decides it; 0 = 100 ms. Memory of objects is not reused before it has been free for this time. A node
@@ -130,6 +136,10 @@ type Config struct {
 	// ErrDied.
 	Cut func(now clock.Time, session int, p Phase, i int) bool
 }
+
+// Fibers is how the sessions of a client share its thread. Nap and Late are those of onesided.Fibers. Read is the
+// thread's work for each post of a read, Write for each post of another operation.
+type Fibers struct{ Nap, Late, Read, Write time.Duration }
 
 // Stats are a client's totals.
 type Stats struct {
@@ -187,6 +197,14 @@ func NewClient(c Config) (*Client, error) {
 	x.CQ, x.Totals = c.CQ, &x.stats.Totals
 	for i := range c.Sessions {
 		x.Sessions = append(x.Sessions, newSession(x, i))
+	}
+	if f := c.Fibers; f.Nap > 0 {
+		x.Fibers = &onesided.Fibers{Nap: f.Nap, Late: f.Late, Work: func(i int) time.Duration {
+			if x.Sessions[i].res.Kind == Read {
+				return f.Read
+			}
+			return f.Write
+		}}
 	}
 	return x, nil
 }

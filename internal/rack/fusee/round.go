@@ -147,6 +147,12 @@ func (s snapshot) askRound() (Phase, bool) {
 		return Logging, len(s.WRs) > 0
 	case stepCommit:
 		swap(0, ring[0], s.old, s.win)
+		if s.eager() {
+			a := s.old.at()
+			for _, n := range s.replicas(a.node) {
+				s.Ask(rnic.OpWrite, n, s.objectsOf(n, a.node), a.off, freed[0])
+			}
+		}
 		return Committing, true
 	case stepCheck, stepWatch:
 		ring = ring[:1]
@@ -155,6 +161,11 @@ func (s snapshot) askRound() (Phase, bool) {
 		s.Ask(rnic.OpRead, n, s.indexOf(n), at, s.Words[i][:])
 	}
 	return numPhases, true
+}
+
+// eager reports whether the round's CAS of the primary takes the mark of the replaced object along.
+func (s snapshot) eager() bool {
+	return s.c.cfg.Eager && s.then == thenWrite && len(s.replicas(s.sub)) == 1
 }
 
 func (s snapshot) wordAt(i int) slot { return slot(le.Uint64(s.Words[i][:])) }
@@ -342,7 +353,7 @@ func (s snapshot) finish(now clock.Time, o outcome) {
 		s.c.stats.Lost++
 	}
 	// The winner frees the object to which the old word referred.
-	if o == won && s.then <= thenPlace && !s.release(now, s.old) {
+	if o == won && s.then <= thenPlace && !s.eager() && !s.release(now, s.old) {
 		return
 	}
 	switch s.then {

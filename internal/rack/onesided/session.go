@@ -195,6 +195,9 @@ type Loop[T Thread] struct {
 	// CQ receives the completions of all queue pairs.
 	CQ     *rnic.CQ
 	Totals *Totals
+	// Fibers, if not nil, are how the sessions share a thread. Otherwise each runs as if it had one of its own.
+	Fibers *Fibers
+	fibers fibers
 	wcs    [64]rnic.WC
 }
 
@@ -222,11 +225,11 @@ func (l *Loop[T]) Step(now clock.Time) bool {
 			did = true
 			s.Wake(now)
 		}
-		for !s.base().Busy && s.Next(now) {
+		for l.Fibers == nil && !s.base().Busy && s.Next(now) {
 			did = true
 		}
 	}
-	return did
+	return l.Fibers != nil && l.run(now) || did
 }
 
 // Deadline implements host.App.
@@ -234,6 +237,9 @@ func (l *Loop[T]) Deadline() clock.Time {
 	at := clock.Never
 	for _, s := range l.Sessions {
 		at = min(at, s.base().WakeAt)
+	}
+	if l.Fibers != nil {
+		at = min(at, l.fibers.until)
 	}
 	return at
 }
@@ -255,6 +261,10 @@ func (l *Loop[T]) complete(now clock.Time, w *rnic.WC) {
 	if s.Completed(uint32(w.ID >> 16)) {
 		l.Totals.RoundTrips++
 		s.RoundTrips++
+		if l.Fibers != nil {
+			l.fibers.done[s.Index] = true
+			return
+		}
 		t.Done(now)
 	}
 }

@@ -93,15 +93,15 @@ func rcuckoos() []*Figure {
 			ratios: []ratio{{"64 locks a message, one lock for all over 4 rows a lock", ref{0, "64 locks per message", 512}, ref{0, "64 locks per message", 4}}},
 		},
 		{
-			ID: "3.9", data: "3.9", takes: takesNIC, inputs: []reason{{series: own, from: 10, to: 10, text: cuckooOwnTime}}, causes: cuckooReadCauses, jobs: withFUSEE(cuckooClients(own, 0, 0.99), fuseeLike(0, 0.99)), lacks: []string{cuckooLess, others},
+			ID: "3.9", data: "3.9", takes: takesNIC, inputs: []reason{{series: own, from: 10, to: 10, text: cuckooOwnTime}, fuseeInput()}, causes: slices.Concat(cuckooReadCauses, fuseeCauses), jobs: withFUSEE(cuckooClients(own, 0, 0.99), fuseeOf(0)), lacks: []string{cuckooLess, others},
 			ratios: []ratio{{"320 clients over 80", ref{0, own, 320}, ref{0, own, 80}}},
 		},
 		{
-			ID: "3.10", data: "3.10", takes: takesNIC, causes: cuckooReadCauses, jobs: withFUSEE(cuckooClients(own, 0.05, 0.99), fuseeLike(0.05, 0.99)), lacks: []string{cuckooLess, others},
+			ID: "3.10", data: "3.10", takes: takesNIC, causes: slices.Concat(cuckooReadCauses, fuseeCauses), jobs: withFUSEE(cuckooClients(own, 0.05, 0.99), fuseeOf(0.05)), lacks: []string{cuckooLess, others},
 			ratios: []ratio{{"320 clients over 80", ref{0, own, 320}, ref{0, own, 80}}},
 		},
 		{
-			ID: "3.11", data: "3.11", takes: takesNIC, causes: cuckooReadCauses, jobs: withFUSEE(cuckooClients(own, 0.5, 0.9), fuseeLike(0.5, 0.99)), lacks: []string{cuckooLess, others, "the exponent is 0.90, that of the published list, and not the caption's 0.99"},
+			ID: "3.11", data: "3.11", takes: takesNIC, causes: slices.Concat(cuckooReadCauses, fuseeCauses), jobs: withFUSEE(cuckooClients(own, 0.5, 0.9), fuseeOf(0.5)), lacks: []string{cuckooLess, others, "the exponent is 0.90, that of the published list, and not the caption's 0.99"},
 			ratios: []ratio{{"320 clients over 80", ref{0, own, 320}, ref{0, own, 80}}},
 		},
 		{

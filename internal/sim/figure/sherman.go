@@ -2,6 +2,7 @@ package figure
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/quillon/quillon/internal/sim"
 )
@@ -35,7 +36,7 @@ func withShermans(fs []*Figure) []*Figure {
 		if !byClients && f.ID != "3.13" {
 			continue
 		}
-		f.causes = []string{causeFlat, causeNode}
+		f.causes = append(slices.Clone(f.causes), causeFlat, causeNode)
 		f.lacks = append(f.lacks, "Sherman's tree has a million keys, scattered, on 8 memory nodes; its peers' memory has NICs of its own here")
 		f.jobs = func(p *Published, par Params) ([]job, error) {
 			jobs, err := others(p, par)
