@@ -70,6 +70,7 @@ type Executor struct {
 
 	outer, inner *ebpf.Map // for a grace period
 	owner        uint32
+	outlives     bool
 	suffix       int // of the names of maps that are made; negative: none
 	heir
 	changes uint64 // that it was told
@@ -179,7 +180,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		}
 	}()
 	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Indices: 2, Seed: seed(), Outlives: o.Outlives, Owner: uint32(seed())&(1<<30-1) | 1<<30}
-	x.owner = s.Owner
+	x.owner, x.outlives = s.Owner, s.Outlives
 	if len(o.From) > slots {
 		return nil, fmt.Errorf("%d interfaces are more than %d", len(o.From), slots)
 	}
@@ -198,9 +199,6 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	}
 	mark := markOf(tree, s, &c, o.Source)
 	x.old = inherit(tree, mark, o.Left)
-	if err := x.keepCounts(); err != nil {
-		return nil, err
-	}
 	m, err := x.maps(s, &c)
 	if err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ import (
 // of them, and counts in the same place.
 
 // layoutVersion changes when what a map holds means something else.
-const layoutVersion = 1
+const layoutVersion = 2
 
 // markName is the name of the map that says which P4 program it is.
 const markName = "p4_mark"
@@ -50,16 +50,34 @@ func (m mark) sign(prog *ebpf.Program) error {
 // heir is what an Executor has of another process's program.
 type heir struct {
 	old *heritage // nil: nothing
-	// By table, the rows of the entries that count on, and their rows in the program before. Row -1 is the default entry.
-	bases []map[int]int
+	// The numbers of the entries, by table. nil: an entry's number is its row.
+	byTable []*numbers
+}
+
+// numbers hands out the numbers of a table's entries in the kernel. An entry that goes on has its former number, so that both
+// programs count it in one place. There are twice as many as rows, because the program before has some until it ends. The row
+// number behind the last one is the default entry's.
+type numbers struct {
+	rest *rest
+	size uint32
+	of   []uint32 // by row: 1 + the number; 0: it has none
+	next uint32   // those below may have counted
+	held []uint32 // of entries that are no more, but perhaps in the program before
+}
+
+// numbersOf is the number of places for the counts and hits of a table's entries.
+func numbersOf(t *ir.Table, outlives bool) int {
+	if outlives && t.Counters {
+		return 2*max(1, t.Size) + 1
+	}
+	return t.Size + 1
 }
 
 // heritage is what a program of a process that was killed has left to an Executor.
 type heritage struct {
 	maps map[string]*ebpf.Map // the caller's; valid during New
 	// By table:
-	rows     []map[string]uint32 // of the entries' counts, by nameOf
-	counts   []*ebpf.Map         // nil: there are none
+	rows     []map[string]uint32 // the numbers of the entries, by nameOf
 	full     []bool
 	defaults [][]byte
 	groups   []int // multicast groups that have replicas
@@ -101,7 +119,7 @@ func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 }
 
 // kept are the names of maps that an Executor shares with the program before.
-var kept = []string{"p4_counter", "p4_register", "p4_turn", "p4_outcomes"}
+var kept = []string{"p4_counter", "p4_direct", "p4_register", "p4_turn", "p4_outcomes"}
 
 // take returns a descriptor of the map with this name if it is one that is kept, and else nil.
 func (h *heritage) take(name string) (*ebpf.Map, error) {
@@ -135,7 +153,7 @@ func currentDefault(defaults *shared, place int, t *ir.Table) []byte {
 	return slices.Clone(defaults.mem[from : from+n])
 }
 
-// readRows notes the row of each entry of a table that has counts.
+// readRows notes the number of each entry of a table that has counts.
 func (h *heritage) readRows(i int, t *ir.Table, rows map[string]uint32) {
 	kind, _ := sortOf(t)
 	if kind == trie {
@@ -215,56 +233,110 @@ func nameOf(t *ir.Table, r *ir.Row, row uint32) string {
 	return string(native(nil, r.Key...))
 }
 
-// keepCounts opens the counts of the entries of the program before.
-func (x *Executor) keepCounts() error {
-	for i := range x.tree.Tables {
-		x.bases = append(x.bases, map[int]int{-1: -1})
-		if x.old == nil {
-			continue
-		}
-		m := x.old.maps[numbered("p4_direct", i)]
-		if m != nil {
-			var err error
-			if m, err = m.Clone(); err != nil {
-				return fmt.Errorf("counts of the program before: %w", err)
-			}
-			x.all = append(x.all, mapCloser{m})
-		}
-		x.old.counts = append(x.old.counts, m)
-	}
-	return nil
-}
-
-// goOn has a new entry count on from the same entry of the program before.
-func (x *heir) goOn(table int, row uint32, t *ir.Table, r *ir.Row) {
-	if x.old == nil || x.old.counts[table] == nil {
+// addNumbers makes the numbers of a table's entries.
+func (x *Executor) addNumbers(table int) {
+	t := &x.tree.Tables[table]
+	if !x.outlives || !t.Counters {
+		x.byTable = append(x.byTable, nil)
 		return
 	}
-	name := nameOf(t, r, row)
-	if was, ok := x.old.rows[table][name]; ok {
-		x.bases[table][int(row)] = int(was)
-		delete(x.old.rows[table], name) // one that is added again is another entry
+	n := &numbers{rest: x.graces.rest(numbersOf(t, true)), size: uint32(t.Size), of: make([]uint32, max(1, t.Size))}
+	x.byTable = append(x.byTable, n)
+	if x.old == nil {
+		return
 	}
+	n.next = n.rest.most
+	taken := map[uint32]bool{}
+	for _, k := range x.old.rows[table] {
+		taken[k] = true
+	}
+	for k := n.rest.most; k > 0; k-- {
+		if !taken[k-1] {
+			n.rest.free = append(n.rest.free, k-1)
+		}
+	}
+	n.rest.used = n.rest.most
 }
 
-// before returns what the program before has counted for an entry of a table with so many.
-func (x *heir) before(table, row, size int) (c ir.Count) {
-	if x.old == nil || x.old.counts[table] == nil {
-		return c
-	}
-	was, ok := x.bases[table][row]
+// numberOf returns the number of an entry in the kernel, which is given one if it is new.
+func (x *Executor) numberOf(table int, row uint32, t *ir.Table, r *ir.Row) (k uint32, err error) {
+	n := x.byTable[table]
 	switch {
-	case !ok:
-		return c
-	case was < 0:
-		was = size
+	case n == nil:
+		return row, nil
+	case n.of[row] > 0:
+		return n.of[row] - 1, nil
 	}
-	return sum(x.old.counts[table], was)
+	there := false
+	if x.old != nil {
+		name := nameOf(t, r, row)
+		if k, there = x.old.rows[table][name]; there {
+			delete(x.old.rows[table], name) // one that is added again is another entry
+		}
+	}
+	if !there {
+		if k, err = n.rest.take(); err == nil && k == n.size { // the default entry's
+			k, err = n.rest.take()
+		}
+		if err != nil {
+			return 0, err
+		}
+		if k < n.next {
+			reset(x.tables[table].counts, int(k))
+		}
+		n.next = max(n.next, k+1)
+	}
+	n.of[row] = k + 1
+	return k, nil
 }
 
-// fresh has an entry not count on.
-func (x *heir) fresh(table, row int) {
-	delete(x.bases[table], row)
+// settle ends the heritage: the program before runs no frames any more.
+func (x *heir) settle() {
+	if x.old == nil {
+		return
+	}
+	for table, n := range x.byTable {
+		if n == nil {
+			continue
+		}
+		for _, k := range x.old.rows[table] {
+			n.rest.leave(k)
+		}
+		for _, k := range n.held {
+			n.rest.leave(k)
+		}
+		n.held = nil
+	}
+	x.old = nil
+}
+
+// leaveNumber takes back the number of an entry that is no more.
+func (x *Executor) leaveNumber(table int, row uint32) {
+	n := x.byTable[table]
+	switch {
+	case n == nil || n.of[row] == 0:
+		return
+	case x.old != nil:
+		n.held = append(n.held, n.of[row]-1)
+	default:
+		n.rest.leave(n.of[row] - 1)
+	}
+	n.of[row] = 0
+}
+
+// cell returns the place of the counts and the hits of an entry; row -1 is the default entry's. It is false if there is none.
+func (x *Executor) cell(table, row int) (at int, there bool) {
+	size := x.tree.Tables[table].Size
+	switch n := x.byTable[table]; {
+	case row < 0:
+		return size, true
+	case row >= size:
+		return 0, false
+	case n == nil:
+		return row, true
+	default:
+		return int(n.of[row]) - 1, n.of[row] > 0
+	}
 }
 
 // Inherits reports whether the Executor goes on with what another process's program has left (Options.Left).
@@ -294,7 +366,6 @@ func (h *heritage) disown(x *Executor) {
 	for _, t := range x.tables {
 		t.counts = nil
 	}
-	clear(h.counts)
 }
 
 // free frees the registers if a process that was killed had them: neither a program nor nobody.
