@@ -482,8 +482,8 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 			m.crc = tables.m.FD()
 		}
 	}
-	for _, p := range x.tree.Profiles {
-		if err == nil {
+	for i, p := range x.tree.Profiles {
+		if x.suffix = i; err == nil {
 			err = x.addProfile(p)
 		}
 	}

@@ -1,13 +1,21 @@
 package xdp
 
 import (
+	"errors"
 	"math/rand/v2"
+	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/rack/blast"
+	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/p4/stf"
@@ -135,4 +143,166 @@ func TestHeritageNumbers(t *testing.T) {
 	}
 	run(c, 6)
 	count(c, 6, "after 5000 others")
+}
+
+// TestHeritageDefault: a default entry that runs a member or a group of an action profile is the same one when the members have other
+// numbers in the kernel, and another one when a member has another action.
+func TestHeritageDefault(t *testing.T) {
+	requireKernel(t)
+	source := read(t, "../../../p4src/ipv4_router.json")
+	const profile, table = "router_ingress.ecmp_selector", "router_ingress.ecmp"
+	a := newSurvivor(t, source, nil)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	member := func(s *survivor, id uint32, hop byte) {
+		t.Helper()
+		must(s.sw.SetMember(profile, id, p4.Action{Name: "router_ingress.choose", Args: [][]byte{{hop}}}))
+	}
+	for _, e := range []p4.Entry{{Member: 2}, {Group: 9}} {
+		members := func(s *survivor) {
+			member(s, 1, 1)
+			member(s, 2, 2)
+			must(s.sw.SetGroup(profile, 9, []p4.GroupMember{{ID: 1}, {ID: 2, Weight: 2}}))
+			must(s.sw.SetDefault(table, e))
+		}
+		members(a)
+		b := newSurvivor(t, source, a)
+		if !b.x.Inherits() || !b.x.old.lacks(b.x) {
+			t.Fatal("without a default entry it lacks nothing")
+		}
+		member(b, 7, 7)
+		members(b)
+		if b.x.old.lacks(b.x) {
+			t.Errorf("%+v: it lacks something", e)
+		}
+		member(b, 2, 3)
+		if !b.x.old.lacks(b.x) {
+			t.Errorf("%+v: with another action it lacks nothing", e)
+		}
+	}
+}
+
+// TestHeritageReasons: reasons have the same numbers with and without copies, because both kinds of a program share their counts; and the mark tells programs
+// apart whose entries lie otherwise.
+func TestHeritageReasons(t *testing.T) {
+	_, tree, err := p4.LoadTree(read(t, "../../../p4src/l2_bridge.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &settings{DropPort: 511, Queues: 8, Indices: 2, Outlives: true}
+	with, err := compile(tree, s, dryMaps(tree))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.NoCopies, s.Reasons = true, with.reasons
+	without, err := compile(tree, s, dryMaps(tree))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(with.reasons); len(without.reasons) != n+1 || !slices.Equal(without.reasons[:n], with.reasons) {
+		t.Errorf("with copies %v\nwithout %v", with.reasons, without.reasons)
+	}
+	before := markOf(tree, s, &with, nil)
+	tree.Tables[0].DataWords++
+	if markOf(tree, s, &with, nil) == before {
+		t.Error("another form of entries has the same mark")
+	}
+}
+
+// TestHeadlessReturn: one of the two interfaces is taken away and comes back while there is no process. The next process takes over, with the counts.
+func TestHeadlessReturn(t *testing.T) {
+	h := newHouse(t)
+	args := func() graph.Args { return graph.Args{"exec": "xdp", "fail": "headless"} }
+	first := h.run(args())
+	first.entries()
+	first.forwards()
+	first.kill()
+	h.send(false)
+	h.all("without the process")
+	var far *os.File
+	if err := h.far[0].Do(func() (err error) { far, err = os.Open("/proc/thread-self/ns/net"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	if err := h.near.Do(func() error {
+		l, err := netlink.LinkByName(blast.A)
+		if err != nil {
+			return err
+		}
+		la := netlink.NewLinkAttrs()
+		la.Name = blast.A
+		return errors.Join(netlink.LinkDel(l), netlink.LinkAdd(&netlink.Veth{LinkAttrs: la, PeerName: "a0", PeerNamespace: netlink.NsFd(far.Fd())}), topo.LinkUp(blast.A))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.far[0].Do(func() error {
+		h.to.Ifindex = indexOf(t, "a0")
+		return topo.LinkUp("a0")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = unix.GetsockoptInt(h.out, unix.SOL_SOCKET, unix.SO_ERROR) // the interface went
+	second := h.run(args())
+	second.entries()
+	h.until("it does not take over", func() bool { return second.say("report").Running.Runs })
+	for range 5 {
+		h.send(false)
+	}
+	h.all("with the next process")
+	if s := second.say("report"); s.Rx != h.sent.Load() || s.Hits != s.Rx {
+		t.Errorf("the counter has %d frames, the entry %d, want %d", s.Rx, s.Hits, h.sent.Load())
+	}
+	second.kill()
+	h.send(false)
+	h.all("without the second process")
+	if err := h.detach(); err != nil {
+		t.Error(err)
+	}
+	h.clean("after detach")
+}
+
+// TestHeadlessTwo: of successors that start at the same time one runs, and the others change nothing.
+func TestHeadlessTwo(t *testing.T) {
+	h := newHouse(t)
+	args := func() graph.Args { return graph.Args{"exec": "xdp", "fail": "headless"} }
+	first := h.run(args())
+	first.entries()
+	first.forwards()
+	first.kill()
+	var boxes [3]*box
+	var failed [3]string
+	var all sync.WaitGroup
+	for i := range boxes {
+		all.Go(func() { boxes[i], failed[i] = h.start(args(), nil) })
+	}
+	all.Wait()
+	var runs *box
+	for i, why := range failed {
+		if why == "" {
+			if runs != nil {
+				t.Error("two run")
+			}
+			runs = boxes[i]
+		}
+	}
+	if runs == nil {
+		t.Fatalf("none runs: %q", failed)
+	}
+	for range 50 {
+		h.send(false)
+	}
+	h.all("before it takes over")
+	runs.entries()
+	h.until("it does not take over", func() bool { return runs.say("report").Running.Runs })
+	h.send(false)
+	h.all("with the one that runs")
+	if s := runs.say("report"); s.Rx != h.sent.Load() || s.Hits != s.Rx {
+		t.Errorf("the counter has %d frames, the entry %d, want %d", s.Rx, s.Hits, h.sent.Load())
+	}
+	runs.stop()
+	h.clean("after a stop")
 }

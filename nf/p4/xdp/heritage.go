@@ -32,7 +32,13 @@ type mark [sha256.Size]byte
 // markOf returns a number that is the same for programs that can share maps of counts and registers, and whose entries
 // lie in the same form in their maps.
 func markOf(p *ir.Program, s *settings, c *compiled, source []byte) mark {
-	return sha256.Sum256(fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.DropPort, s.Queues, outcomeNames, c.reasons, p.Registers))
+	b := fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.DropPort, s.Queues, outcomeNames, c.reasons, p.Registers)
+	for i := range p.Tables { // another version may keep a table in another way
+		t := &p.Tables[i]
+		kind, _ := sortOf(t)
+		b = fmt.Appendln(b, kind, t.KeyWords, entrySize(t), numbersOf(t, true))
+	}
+	return sha256.Sum256(b)
 }
 
 // sign binds the mark to a program.
@@ -107,7 +113,7 @@ func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 		t := &p.Tables[i]
 		var def []byte
 		if defaults != nil {
-			def = currentDefault(defaults, at[i], t)
+			def = currentDefault(defaults, at[i], t, h.actions)
 		}
 		rows := map[string]uint32{}
 		if t.Counters {
@@ -146,11 +152,50 @@ func (h *heritage) value(name string, table int) *shared {
 	return &shared{mem: b}
 }
 
-// currentDefault returns a table's default entry, as it is in the kernel.
-func currentDefault(defaults *shared, place int, t *ir.Table) []byte {
+// actions returns copies of the memory of an action profile.
+func (h *heritage) actions(profile int) *profileMaps {
+	return &profileMaps{members: h.value("p4_members", profile), records: h.value("p4_actions", profile), groups: h.value("p4_groups", profile), blocks: h.value("p4_blocks", profile)}
+}
+
+// currentDefault returns a table's default entry, as it is in the kernel. In the place of a member or a group of an action
+// profile, whose number says nothing to another program, it has the actions of the members.
+func currentDefault(defaults *shared, place int, t *ir.Table, of func(profile int) *profileMaps) []byte {
 	n := entrySize(t)
 	from := place + 8 + int(*defaults.word(place / 8)&1)*n
-	return slices.Clone(defaults.mem[from : from+n])
+	def := slices.Clone(defaults.mem[from : from+n])
+	runs := binary.NativeEndian.Uint32(def[entryAct:])
+	if runs < isGroup || t.Profile == nil {
+		return def
+	}
+	m, s := of(t.Profile.Index), profileShapeOf(t.Profile)
+	member := func(b []byte, number uint32) []byte {
+		if r := led(m.members, number, s.members); r > 0 && m.records != nil {
+			b = append(b, m.records.mem[8*s.words*int(r-1):][:8*s.words]...)
+		}
+		return b
+	}
+	if runs >= isMember {
+		return member([]byte("member"), runs-isMember)
+	}
+	b := []byte("group")
+	if r := led(m.groups, runs-isGroup, s.groups); r > 0 && m.blocks != nil {
+		block := m.blocks.mem[blockSize*int(r-1):][:blockSize]
+		for i := range min(maxShares, binary.NativeEndian.Uint32(block)) {
+			b = member(b, binary.NativeEndian.Uint32(block[4*(1+i):]))
+		}
+	}
+	return b
+}
+
+// led returns 1 + what the word of a number leads to; 0: nothing.
+func led(words *shared, number uint32, numbers int) uint32 {
+	if words == nil || int(number) >= numbers {
+		return 0
+	}
+	if r := *words.half(int(number)); int(r) <= numbers {
+		return r
+	}
+	return 0
 }
 
 // readRows notes the number of each entry of a table that has counts.
@@ -182,6 +227,9 @@ func (h *heritage) readRows(i int, t *ir.Table, rows map[string]uint32) {
 		name, entry := r[:len(r)-entrySize(t)/8], r[len(r)-entrySize(t)/8:]
 		if kind == tuples {
 			masks := h.value("p4_masks", i)
+			if masks == nil {
+				return
+			}
 			at := 1 + int(name[0]%maxMasks)*mask
 			name = append(append(slices.Clone(masks.words()[at:at+mask]), name[1:]...), entry[1]>>32)
 		}
@@ -353,7 +401,7 @@ func (h *heritage) lacks(x *Executor) bool {
 		case t.skip:
 		case h.full[i] && *x.going.word(i) == tableEmpty:
 			return true
-		case h.defaults[i] != nil && !bytes.Equal(h.defaults[i], currentDefault(x.defaults, t.place, &x.tree.Tables[i])):
+		case h.defaults[i] != nil && !bytes.Equal(h.defaults[i], currentDefault(x.defaults, t.place, &x.tree.Tables[i], func(profile int) *profileMaps { return x.profiles.profiles[profile] })):
 			return true
 		}
 	}
