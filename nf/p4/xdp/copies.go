@@ -295,7 +295,7 @@ func (g *gen) multicast() {
 	g.jump(run)
 
 	g.label(done)
-	many, send := g.fresh(), g.fresh()
+	many, send, none := g.fresh(), g.fresh(), g.fresh()
 	g.get(asm.R1, atCopies)
 	g.whenImm(asm.JEq, asm.R1, 0, "dropped-egress")
 	bring(first)
@@ -303,10 +303,13 @@ func (g *gen) multicast() {
 	g.whenImm(asm.JGT, asm.R1, 1, many)
 	g.get(asm.R2, atLast)
 	g.put(atPort, asm.R2)
+	g.longest(none)
+	g.whenImm(asm.JGE, asm.R1, noLink, none)
 	g.add(asm.LoadMapPtr(asm.R1, g.maps.devices))
 	g.calc(asm.Mov, asm.R3, 0)
 	g.add(asm.FnRedirectMap.Call())
 	g.whenImm(asm.JEq, asm.R0, xdpRedirect, "leaves")
+	g.label(none)
 	g.pass(whyPort)
 	g.label(many)
 	g.get(asm.R1, atApart)
@@ -338,6 +341,17 @@ func (g *gen) multicast() {
 // replicaType is the instance_type of copies for a multicast group.
 const replicaType = 5
 
+// longest leaves in R1 the word of exits.out for the port in R2, or jumps to none. It changes R3.
+func (g *gen) longest(none string) {
+	g.whenImm(asm.JGE, asm.R2, devices, none)
+	g.with(asm.Mov, asm.R1, asm.R2)
+	g.calc(asm.LSh, asm.R1, 2)
+	g.address(asm.R3, g.maps.out)
+	g.with(asm.Add, asm.R3, asm.R1)
+	g.get32(asm.R1, asm.R3, 0)
+	g.whenImm(asm.JEq, asm.R1, 0, none)
+}
+
 // Bits of atApart.
 const (
 	copyBack     = 1 << iota // a copy leaves by the port that the frame came in by
@@ -351,12 +365,8 @@ func (g *gen) copied(next string, held []int, first int) {
 	g.readField(g.p.Std.EgressSpec, 0, asm.R1)
 	g.whenImm(asm.JEq, asm.R1, int(g.opt.DropPort), dropped)
 	g.get(asm.R2, atPort)
-	g.whenImm(asm.JGE, asm.R2, devices, none)
-	g.calc(asm.LSh, asm.R2, 2)
-	g.address(asm.R3, g.maps.out)
-	g.with(asm.Add, asm.R3, asm.R2)
-	g.get32(asm.R1, asm.R3, 0)
-	g.whenImm(asm.JEq, asm.R1, 0, none)
+	g.longest(none)
+	g.calc(asm.And, asm.R1, noLink-1) // the set of interfaces is sent all the same
 	g.get(asm.R2, atCopies)
 	g.whenImm(asm.JEq, asm.R2, 0, one)
 	g.get(asm.R2, atLongest)

@@ -81,7 +81,7 @@ type Executor struct {
 // exits are the ports that frames leave by.
 type exits struct {
 	to  map[uint32]Target
-	out *shared // the longest frame of each; 0: the engine's
+	out *shared // the longest frame of each, and noLink; 0: the engine's
 
 	leaving sync.Mutex // guards what follows
 	// Frames to these ports go to the engine.
@@ -89,7 +89,10 @@ type exits struct {
 	lost map[uint32]error
 }
 
-// Links sets the ports that have no link. Frames to them go to the engine.
+// noLink says of a port that it has no link. Frames to it go to the engine, but not those to a multicast group that has other ports.
+const noLink = 1 << 30
+
+// Links sets the ports that have no link.
 func (x *exits) Links(down map[uint32]bool) {
 	x.leaving.Lock()
 	defer x.leaving.Unlock()
@@ -101,8 +104,11 @@ func (x *exits) Links(down map[uint32]bool) {
 func (x *exits) leave() {
 	for n, to := range x.to {
 		longest := to.Longest
-		if x.down[n] || x.lost[n] != nil {
+		switch {
+		case x.lost[n] != nil:
 			longest = 0
+		case x.down[n]:
+			longest |= noLink
 		}
 		if n < devices { // others are the engine's
 			storeHalf(x.out, int(n), uint32(longest))
