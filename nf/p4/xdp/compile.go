@@ -66,6 +66,9 @@ type settings struct {
 	Owner    uint32
 	// NoCopies leaves frames to multicast groups to the engine.
 	NoCopies bool
+	// Reasons are those that have the first numbers, also if the program does not use them: programs that share counts differ in
+	// NoCopies.
+	Reasons []Reason
 }
 
 // descriptors are the file descriptors of the kernel's maps. Lists are by the object's index in the program; 0:
@@ -120,7 +123,10 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 	u := newUsage()
 	for range maxPasses {
 		e := &emitter{p: p, opt: opt, maps: m, u: u, next: u.more(), number: map[Reason]int{}, parts: newParts(),
-			queued: map[instance]bool{}, entered: map[place]bool{}}
+			queued: map[instance]bool{}, entered: map[place]bool{}, reasons: slices.Clone(opt.Reasons)}
+		for n, r := range opt.Reasons {
+			e.number[r] = n
+		}
 		e.lay = newLayout(p, u)
 		c := computer{e}
 		g := &gen{pipes{operator{c}}, parsing{operator{c}}, deparsing{c}}

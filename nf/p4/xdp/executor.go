@@ -209,6 +209,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	if err != nil {
 		return nil, err
 	}
+	s.Reasons = c.reasons
 	for _, s.NoCopies = range []bool{false, true} {
 		if c, err = compile(tree, s, m); err != nil {
 			return nil, err
