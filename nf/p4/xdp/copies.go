@@ -295,22 +295,13 @@ func (g *gen) multicast() {
 	g.jump(run)
 
 	g.label(done)
-	many, send, none := g.fresh(), g.fresh(), g.fresh()
+	many, send := g.fresh(), g.fresh()
 	g.get(asm.R1, atCopies)
 	g.whenImm(asm.JEq, asm.R1, 0, "dropped-egress")
 	bring(first)
 	g.get(asm.R1, atCopies)
 	g.whenImm(asm.JGT, asm.R1, 1, many)
-	g.get(asm.R2, atLast)
-	g.put(atPort, asm.R2)
-	g.longest(none)
-	g.whenImm(asm.JGE, asm.R1, noLink, none)
-	g.add(asm.LoadMapPtr(asm.R1, g.maps.devices))
-	g.calc(asm.Mov, asm.R3, 0)
-	g.add(asm.FnRedirectMap.Call())
-	g.whenImm(asm.JEq, asm.R0, xdpRedirect, "leaves")
-	g.label(none)
-	g.pass(whyPort)
+	g.onlyCopy()
 	g.label(many)
 	g.get(asm.R1, atApart)
 	g.calc(asm.Mov, asm.R3, broadcast)
@@ -340,6 +331,21 @@ func (g *gen) multicast() {
 
 // replicaType is the instance_type of copies for a multicast group.
 const replicaType = 5
+
+// onlyCopy translates what is done with a copy that is the only one.
+func (g *gen) onlyCopy() {
+	none := g.fresh()
+	g.get(asm.R2, atLast)
+	g.put(atPort, asm.R2)
+	g.longest(none)
+	g.whenImm(asm.JGE, asm.R1, noLink, none)
+	g.add(asm.LoadMapPtr(asm.R1, g.maps.devices))
+	g.calc(asm.Mov, asm.R3, 0)
+	g.add(asm.FnRedirectMap.Call())
+	g.whenImm(asm.JEq, asm.R0, xdpRedirect, "leaves")
+	g.label(none)
+	g.pass(whyPort)
+}
 
 // longest leaves in R1 the word of exits.out for the port in R2, or jumps to none. It changes R3.
 func (g *gen) longest(none string) {
