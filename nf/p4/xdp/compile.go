@@ -66,6 +66,9 @@ type settings struct {
 	Owner    uint32
 	// NoCopies leaves frames to multicast groups to the engine.
 	NoCopies bool
+	// Reasons are those that have the first numbers, also if the program does not use them: programs that share counts differ in
+	// NoCopies.
+	Reasons []Reason
 }
 
 // descriptors are the file descriptors of the kernel's maps. Lists are by the object's index in the program; 0:
@@ -120,7 +123,10 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 	u := newUsage()
 	for range maxPasses {
 		e := &emitter{p: p, opt: opt, maps: m, u: u, next: u.more(), number: map[Reason]int{}, parts: newParts(),
-			queued: map[instance]bool{}, entered: map[place]bool{}}
+			queued: map[instance]bool{}, entered: map[place]bool{}, reasons: slices.Clone(opt.Reasons)}
+		for n, r := range opt.Reasons {
+			e.number[r] = n
+		}
 		e.lay = newLayout(p, u)
 		c := computer{e}
 		g := &gen{pipes{operator{c}}, parsing{operator{c}}, deparsing{c}}
@@ -341,13 +347,8 @@ func (g *gen) emit() {
 	there, none := g.fresh(), g.fresh()
 	g.whenImm(asm.JEq, asm.R1, int(g.opt.DropPort), "dropped-egress")
 	g.get(asm.R2, atPort)
-	g.whenImm(asm.JGE, asm.R2, devices, none)
-	g.with(asm.Mov, asm.R1, asm.R2)
-	g.calc(asm.LSh, asm.R1, 2)
-	g.address(asm.R3, g.maps.out)
-	g.with(asm.Add, asm.R3, asm.R1)
-	g.get32(asm.R1, asm.R3, 0)
-	g.whenImm(asm.JEq, asm.R1, 0, none)
+	g.longest(none)
+	g.whenImm(asm.JGE, asm.R1, noLink, none)
 	g.put(atLongest, asm.R1)
 	g.add(asm.LoadMapPtr(asm.R1, g.maps.devices))
 	g.calc(asm.Mov, asm.R3, 0)

@@ -301,13 +301,7 @@ func (g *gen) multicast() {
 	bring(first)
 	g.get(asm.R1, atCopies)
 	g.whenImm(asm.JGT, asm.R1, 1, many)
-	g.get(asm.R2, atLast)
-	g.put(atPort, asm.R2)
-	g.add(asm.LoadMapPtr(asm.R1, g.maps.devices))
-	g.calc(asm.Mov, asm.R3, 0)
-	g.add(asm.FnRedirectMap.Call())
-	g.whenImm(asm.JEq, asm.R0, xdpRedirect, "leaves")
-	g.pass(whyPort)
+	g.onlyCopy()
 	g.label(many)
 	g.get(asm.R1, atApart)
 	g.calc(asm.Mov, asm.R3, broadcast)
@@ -338,6 +332,32 @@ func (g *gen) multicast() {
 // replicaType is the instance_type of copies for a multicast group.
 const replicaType = 5
 
+// onlyCopy translates what is done with a copy that is the only one.
+func (g *gen) onlyCopy() {
+	none := g.fresh()
+	g.get(asm.R2, atLast)
+	g.put(atPort, asm.R2)
+	g.longest(none)
+	g.whenImm(asm.JGE, asm.R1, noLink, none)
+	g.add(asm.LoadMapPtr(asm.R1, g.maps.devices))
+	g.calc(asm.Mov, asm.R3, 0)
+	g.add(asm.FnRedirectMap.Call())
+	g.whenImm(asm.JEq, asm.R0, xdpRedirect, "leaves")
+	g.label(none)
+	g.pass(whyPort)
+}
+
+// longest leaves in R1 the word of exits.out for the port in R2, or jumps to none. It changes R3.
+func (g *gen) longest(none string) {
+	g.whenImm(asm.JGE, asm.R2, devices, none)
+	g.with(asm.Mov, asm.R1, asm.R2)
+	g.calc(asm.LSh, asm.R1, 2)
+	g.address(asm.R3, g.maps.out)
+	g.with(asm.Add, asm.R3, asm.R1)
+	g.get32(asm.R1, asm.R3, 0)
+	g.whenImm(asm.JEq, asm.R1, 0, none)
+}
+
 // Bits of atApart.
 const (
 	copyBack     = 1 << iota // a copy leaves by the port that the frame came in by
@@ -351,12 +371,8 @@ func (g *gen) copied(next string, held []int, first int) {
 	g.readField(g.p.Std.EgressSpec, 0, asm.R1)
 	g.whenImm(asm.JEq, asm.R1, int(g.opt.DropPort), dropped)
 	g.get(asm.R2, atPort)
-	g.whenImm(asm.JGE, asm.R2, devices, none)
-	g.calc(asm.LSh, asm.R2, 2)
-	g.address(asm.R3, g.maps.out)
-	g.with(asm.Add, asm.R3, asm.R2)
-	g.get32(asm.R1, asm.R3, 0)
-	g.whenImm(asm.JEq, asm.R1, 0, none)
+	g.longest(none)
+	g.calc(asm.And, asm.R1, noLink-1) // the set of interfaces is sent all the same
 	g.get(asm.R2, atCopies)
 	g.whenImm(asm.JEq, asm.R2, 0, one)
 	g.get(asm.R2, atLongest)

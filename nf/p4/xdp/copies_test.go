@@ -213,14 +213,17 @@ func TestFlood(t *testing.T) {
 	flood("longer than one of its ports sends", 1, nil, same)
 	finished("longer than one of its ports sends", 7)
 	x.Links(map[uint32]bool{2: true})
-	flood("a port without a link", 4, nil, same)
-	finished("a port without a link", 7)
+	flood("a port without a link", 4, []int{1, 2, 3}, tagged) // the port has a link in truth
+	finished("a port without a link", 8)
+	must(sw.SetMulticast(1, all[1:2]))
+	flood("only a port without a link", 4, nil, same)
+	finished("only a port without a link", 8)
 	x.Links(nil)
 	must(sw.SetMulticast(1, append(slices.Clone(all), p4.Replica{Port: 9})))
 	flood("a port that is none of the kernel's", 4, nil, same)
 	must(sw.SetMulticast(1, nil))
 	flood("no ports", 4, nil, same)
-	finished("no ports", 8)
+	finished("no ports", 9)
 }
 
 // TestCopies: frames leave by those of a group's ports whose copies are not dropped, as the copies are, and all of them in the kernel.

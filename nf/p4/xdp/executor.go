@@ -70,6 +70,7 @@ type Executor struct {
 
 	outer, inner *ebpf.Map // for a grace period
 	owner        uint32
+	outlives     bool
 	suffix       int // of the names of maps that are made; negative: none
 	heir
 	changes uint64 // that it was told
@@ -80,7 +81,7 @@ type Executor struct {
 // exits are the ports that frames leave by.
 type exits struct {
 	to  map[uint32]Target
-	out *shared // the longest frame of each; 0: the engine's
+	out *shared // the longest frame of each, and noLink; 0: the engine's
 
 	leaving sync.Mutex // guards what follows
 	// Frames to these ports go to the engine.
@@ -88,7 +89,10 @@ type exits struct {
 	lost map[uint32]error
 }
 
-// Links sets the ports that have no link. Frames to them go to the engine.
+// noLink says of a port that it has no link. Frames to it go to the engine, but not those to a multicast group that has other ports.
+const noLink = 1 << 30
+
+// Links sets the ports that have no link.
 func (x *exits) Links(down map[uint32]bool) {
 	x.leaving.Lock()
 	defer x.leaving.Unlock()
@@ -100,8 +104,11 @@ func (x *exits) Links(down map[uint32]bool) {
 func (x *exits) leave() {
 	for n, to := range x.to {
 		longest := to.Longest
-		if x.down[n] || x.lost[n] != nil {
+		switch {
+		case x.lost[n] != nil:
 			longest = 0
+		case x.down[n]:
+			longest |= noLink
 		}
 		if n < devices { // others are the engine's
 			storeHalf(x.out, int(n), uint32(longest))
@@ -179,7 +186,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		}
 	}()
 	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Indices: 2, Seed: seed(), Outlives: o.Outlives, Owner: uint32(seed())&(1<<30-1) | 1<<30}
-	x.owner = s.Owner
+	x.owner, x.outlives = s.Owner, s.Outlives
 	if len(o.From) > slots {
 		return nil, fmt.Errorf("%d interfaces are more than %d", len(o.From), slots)
 	}
@@ -198,13 +205,11 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	}
 	mark := markOf(tree, s, &c, o.Source)
 	x.old = inherit(tree, mark, o.Left)
-	if err := x.keepCounts(); err != nil {
-		return nil, err
-	}
 	m, err := x.maps(s, &c)
 	if err != nil {
 		return nil, err
 	}
+	s.Reasons = c.reasons
 	for _, s.NoCopies = range []bool{false, true} {
 		if c, err = compile(tree, s, m); err != nil {
 			return nil, err
@@ -484,8 +489,8 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 			m.crc = tables.m.FD()
 		}
 	}
-	for _, p := range x.tree.Profiles {
-		if err == nil {
+	for i, p := range x.tree.Profiles {
+		if x.suffix = i; err == nil {
 			err = x.addProfile(p)
 		}
 	}

@@ -66,6 +66,7 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 	t := &x.tree.Tables[i]
 	m := &tableMaps{place: place}
 	x.tables = append(x.tables, m)
+	x.addNumbers(i)
 	kind, why := sortOf(t)
 	if m.kind = kind; why != "" {
 		m.skip = true
@@ -93,13 +94,13 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 	if err != nil {
 		return err
 	}
-	if t.Timeout && t.Size <= maxDirect/8 {
-		if m.hits, err = x.newShared("p4_hits", 8*t.Size); err != nil {
+	if n := numbersOf(t, x.outlives); t.Timeout && n <= maxDirect/8 {
+		if m.hits, err = x.newShared("p4_hits", 8*n); err != nil {
 			return err
 		}
 	}
 	if t.Counters {
-		m.counts, err = x.array("p4_direct", 16, t.Size+1)
+		m.counts, err = x.array("p4_direct", 16, numbersOf(t, x.outlives))
 	}
 	return err
 }
@@ -166,8 +167,13 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 		return
 	}
 	rank := rankOf(&r, row)
+	number, err := x.numberOf(table, row, t, &r)
+	if err != nil {
+		x.stop(table, err)
+		return
+	}
 	runs, err := x.runs(t, &r)
-	v := value(t.DataWords, row, runs, rank, r.Data)
+	v := value(t.DataWords, number, runs, rank, r.Data)
 	switch {
 	case err != nil:
 	case m.kind == direct:
@@ -190,7 +196,6 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 		return
 	}
 	m.live[row] = true
-	x.goOn(table, row, t, &r)
 	if m.n++; m.n == 1 && *x.going.word(table) == tableEmpty {
 		x.going.store(table, tableFull)
 	}
@@ -221,9 +226,8 @@ func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 	if err != nil {
 		x.stop(table, fmt.Errorf("an entry cannot be taken out of the kernel: %w", err))
 	}
-	if m.hits != nil && 8*int(row) < len(m.hits.mem) {
-		atomic.StoreUint64(m.hits.word(int(row)), 0)
-	}
+	x.Hit(table, row)
+	x.leaveNumber(table, row)
 }
 
 // tuple returns the mask and the masked key of an entry. A range must be a single value, or all values;
@@ -429,35 +433,24 @@ func (x *Executor) Count(counter, cell int) ir.Count { return sum(x.counters[cou
 // ResetCount implements ir.Follower.
 func (x *Executor) ResetCount(counter, cell int) { reset(x.counters[counter], cell) }
 
-// cellOfRow returns the cell of an entry's counter. The default entry's cell comes after all others.
-func (x *Executor) cellOfRow(table, row int) int {
-	if row < 0 {
-		return x.tree.Tables[table].Size
-	}
-	return row
-}
-
 // EntryCount implements ir.Follower.
-func (x *Executor) EntryCount(table, row int) ir.Count {
-	if row >= x.tree.Tables[table].Size {
-		return ir.Count{}
+func (x *Executor) EntryCount(table, row int) (c ir.Count) {
+	if at, there := x.cell(table, row); there {
+		c = sum(x.tables[table].counts, at)
 	}
-	c := sum(x.tables[table].counts, x.cellOfRow(table, row))
-	was := x.before(table, row, x.tree.Tables[table].Size)
-	return ir.Count{Packets: c.Packets + was.Packets, Bytes: c.Bytes + was.Bytes}
+	return c
 }
 
 // ResetEntryCount implements ir.Follower.
 func (x *Executor) ResetEntryCount(table, row int) {
-	if row >= x.tree.Tables[table].Size {
-		return
+	if at, there := x.cell(table, row); there {
+		reset(x.tables[table].counts, at)
 	}
-	reset(x.tables[table].counts, x.cellOfRow(table, row))
-	x.fresh(table, row)
 }
 
 // Hit implements ir.Follower.
 func (x *Executor) Hit(table int, row uint32) bool {
 	m := x.tables[table].hits
-	return m != nil && 8*int(row) < len(m.mem) && atomic.SwapUint64(m.word(int(row)), 0) != 0
+	at, there := x.cell(table, int(row))
+	return m != nil && there && 8*at < len(m.mem) && atomic.SwapUint64(m.word(at), 0) != 0
 }

@@ -22,7 +22,7 @@ import (
 // of them, and counts in the same place.
 
 // layoutVersion changes when what a map holds means something else.
-const layoutVersion = 1
+const layoutVersion = 2
 
 // markName is the name of the map that says which P4 program it is.
 const markName = "p4_mark"
@@ -32,7 +32,13 @@ type mark [sha256.Size]byte
 // markOf returns a number that is the same for programs that can share maps of counts and registers, and whose entries
 // lie in the same form in their maps.
 func markOf(p *ir.Program, s *settings, c *compiled, source []byte) mark {
-	return sha256.Sum256(fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.DropPort, s.Queues, outcomeNames, c.reasons, p.Registers))
+	b := fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.DropPort, s.Queues, outcomeNames, c.reasons, p.Registers)
+	for i := range p.Tables { // another version may keep a table in another way
+		t := &p.Tables[i]
+		kind, _ := sortOf(t)
+		b = fmt.Appendln(b, kind, t.KeyWords, entrySize(t), numbersOf(t, true))
+	}
+	return sha256.Sum256(b)
 }
 
 // sign binds the mark to a program.
@@ -50,16 +56,34 @@ func (m mark) sign(prog *ebpf.Program) error {
 // heir is what an Executor has of another process's program.
 type heir struct {
 	old *heritage // nil: nothing
-	// By table, the rows of the entries that count on, and their rows in the program before. Row -1 is the default entry.
-	bases []map[int]int
+	// The numbers of the entries, by table. nil: an entry's number is its row.
+	byTable []*numbers
+}
+
+// numbers hands out the numbers of a table's entries in the kernel. An entry that goes on has its former number, so that both
+// programs count it in one place. There are twice as many as rows, because the program before has some until it ends. The row
+// number behind the last one is the default entry's.
+type numbers struct {
+	rest *rest
+	size uint32
+	of   []uint32 // by row: 1 + the number; 0: it has none
+	next uint32   // those below may have counted
+	held []uint32 // of entries that are no more, but perhaps in the program before
+}
+
+// numbersOf is the number of places for the counts and hits of a table's entries.
+func numbersOf(t *ir.Table, outlives bool) int {
+	if outlives && t.Counters {
+		return 2*max(1, t.Size) + 1
+	}
+	return t.Size + 1
 }
 
 // heritage is what a program of a process that was killed has left to an Executor.
 type heritage struct {
 	maps map[string]*ebpf.Map // the caller's; valid during New
 	// By table:
-	rows     []map[string]uint32 // of the entries' counts, by nameOf
-	counts   []*ebpf.Map         // nil: there are none
+	rows     []map[string]uint32 // the numbers of the entries, by nameOf
 	full     []bool
 	defaults [][]byte
 	groups   []int // multicast groups that have replicas
@@ -89,7 +113,7 @@ func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 		t := &p.Tables[i]
 		var def []byte
 		if defaults != nil {
-			def = currentDefault(defaults, at[i], t)
+			def = currentDefault(defaults, at[i], t, h.actions)
 		}
 		rows := map[string]uint32{}
 		if t.Counters {
@@ -101,7 +125,7 @@ func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 }
 
 // kept are the names of maps that an Executor shares with the program before.
-var kept = []string{"p4_counter", "p4_register", "p4_turn", "p4_outcomes"}
+var kept = []string{"p4_counter", "p4_direct", "p4_register", "p4_turn", "p4_outcomes"}
 
 // take returns a descriptor of the map with this name if it is one that is kept, and else nil.
 func (h *heritage) take(name string) (*ebpf.Map, error) {
@@ -128,14 +152,53 @@ func (h *heritage) value(name string, table int) *shared {
 	return &shared{mem: b}
 }
 
-// currentDefault returns a table's default entry, as it is in the kernel.
-func currentDefault(defaults *shared, place int, t *ir.Table) []byte {
-	n := entrySize(t)
-	from := place + 8 + int(*defaults.word(place / 8)&1)*n
-	return slices.Clone(defaults.mem[from : from+n])
+// actions returns copies of the memory of an action profile.
+func (h *heritage) actions(profile int) *profileMaps {
+	return &profileMaps{members: h.value("p4_members", profile), records: h.value("p4_actions", profile), groups: h.value("p4_groups", profile), blocks: h.value("p4_blocks", profile)}
 }
 
-// readRows notes the row of each entry of a table that has counts.
+// currentDefault returns a table's default entry, as it is in the kernel. In the place of a member or a group of an action
+// profile, whose number says nothing to another program, it has the actions of the members.
+func currentDefault(defaults *shared, place int, t *ir.Table, of func(profile int) *profileMaps) []byte {
+	n := entrySize(t)
+	from := place + 8 + int(*defaults.word(place / 8)&1)*n
+	def := slices.Clone(defaults.mem[from : from+n])
+	runs := binary.NativeEndian.Uint32(def[entryAct:])
+	if runs < isGroup || t.Profile == nil {
+		return def
+	}
+	m, s := of(t.Profile.Index), profileShapeOf(t.Profile)
+	member := func(b []byte, number uint32) []byte {
+		if r := led(m.members, number, s.members); r > 0 && m.records != nil {
+			b = append(b, m.records.mem[8*s.words*int(r-1):][:8*s.words]...)
+		}
+		return b
+	}
+	if runs >= isMember {
+		return member([]byte("member"), runs-isMember)
+	}
+	b := []byte("group")
+	if r := led(m.groups, runs-isGroup, s.groups); r > 0 && m.blocks != nil {
+		block := m.blocks.mem[blockSize*int(r-1):][:blockSize]
+		for i := range min(maxShares, binary.NativeEndian.Uint32(block)) {
+			b = member(b, binary.NativeEndian.Uint32(block[4*(1+i):]))
+		}
+	}
+	return b
+}
+
+// led returns 1 + what the word of a number leads to; 0: nothing.
+func led(words *shared, number uint32, numbers int) uint32 {
+	if words == nil || int(number) >= numbers {
+		return 0
+	}
+	if r := *words.half(int(number)); int(r) <= numbers {
+		return r
+	}
+	return 0
+}
+
+// readRows notes the number of each entry of a table that has counts.
 func (h *heritage) readRows(i int, t *ir.Table, rows map[string]uint32) {
 	kind, _ := sortOf(t)
 	if kind == trie {
@@ -164,6 +227,9 @@ func (h *heritage) readRows(i int, t *ir.Table, rows map[string]uint32) {
 		name, entry := r[:len(r)-entrySize(t)/8], r[len(r)-entrySize(t)/8:]
 		if kind == tuples {
 			masks := h.value("p4_masks", i)
+			if masks == nil {
+				return
+			}
 			at := 1 + int(name[0]%maxMasks)*mask
 			name = append(append(slices.Clone(masks.words()[at:at+mask]), name[1:]...), entry[1]>>32)
 		}
@@ -215,56 +281,110 @@ func nameOf(t *ir.Table, r *ir.Row, row uint32) string {
 	return string(native(nil, r.Key...))
 }
 
-// keepCounts opens the counts of the entries of the program before.
-func (x *Executor) keepCounts() error {
-	for i := range x.tree.Tables {
-		x.bases = append(x.bases, map[int]int{-1: -1})
-		if x.old == nil {
-			continue
-		}
-		m := x.old.maps[numbered("p4_direct", i)]
-		if m != nil {
-			var err error
-			if m, err = m.Clone(); err != nil {
-				return fmt.Errorf("counts of the program before: %w", err)
-			}
-			x.all = append(x.all, mapCloser{m})
-		}
-		x.old.counts = append(x.old.counts, m)
-	}
-	return nil
-}
-
-// goOn has a new entry count on from the same entry of the program before.
-func (x *heir) goOn(table int, row uint32, t *ir.Table, r *ir.Row) {
-	if x.old == nil || x.old.counts[table] == nil {
+// addNumbers makes the numbers of a table's entries.
+func (x *Executor) addNumbers(table int) {
+	t := &x.tree.Tables[table]
+	if !x.outlives || !t.Counters {
+		x.byTable = append(x.byTable, nil)
 		return
 	}
-	name := nameOf(t, r, row)
-	if was, ok := x.old.rows[table][name]; ok {
-		x.bases[table][int(row)] = int(was)
-		delete(x.old.rows[table], name) // one that is added again is another entry
+	n := &numbers{rest: x.graces.rest(numbersOf(t, true)), size: uint32(t.Size), of: make([]uint32, max(1, t.Size))}
+	x.byTable = append(x.byTable, n)
+	if x.old == nil {
+		return
 	}
+	n.next = n.rest.most
+	taken := map[uint32]bool{}
+	for _, k := range x.old.rows[table] {
+		taken[k] = true
+	}
+	for k := n.rest.most; k > 0; k-- {
+		if !taken[k-1] {
+			n.rest.free = append(n.rest.free, k-1)
+		}
+	}
+	n.rest.used = n.rest.most
 }
 
-// before returns what the program before has counted for an entry of a table with so many.
-func (x *heir) before(table, row, size int) (c ir.Count) {
-	if x.old == nil || x.old.counts[table] == nil {
-		return c
-	}
-	was, ok := x.bases[table][row]
+// numberOf returns the number of an entry in the kernel, which is given one if it is new.
+func (x *Executor) numberOf(table int, row uint32, t *ir.Table, r *ir.Row) (k uint32, err error) {
+	n := x.byTable[table]
 	switch {
-	case !ok:
-		return c
-	case was < 0:
-		was = size
+	case n == nil:
+		return row, nil
+	case n.of[row] > 0:
+		return n.of[row] - 1, nil
 	}
-	return sum(x.old.counts[table], was)
+	there := false
+	if x.old != nil {
+		name := nameOf(t, r, row)
+		if k, there = x.old.rows[table][name]; there {
+			delete(x.old.rows[table], name) // one that is added again is another entry
+		}
+	}
+	if !there {
+		if k, err = n.rest.take(); err == nil && k == n.size { // the default entry's
+			k, err = n.rest.take()
+		}
+		if err != nil {
+			return 0, err
+		}
+		if k < n.next {
+			reset(x.tables[table].counts, int(k))
+		}
+		n.next = max(n.next, k+1)
+	}
+	n.of[row] = k + 1
+	return k, nil
 }
 
-// fresh has an entry not count on.
-func (x *heir) fresh(table, row int) {
-	delete(x.bases[table], row)
+// settle ends the heritage: the program before runs no frames any more.
+func (x *heir) settle() {
+	if x.old == nil {
+		return
+	}
+	for table, n := range x.byTable {
+		if n == nil {
+			continue
+		}
+		for _, k := range x.old.rows[table] {
+			n.rest.leave(k)
+		}
+		for _, k := range n.held {
+			n.rest.leave(k)
+		}
+		n.held = nil
+	}
+	x.old = nil
+}
+
+// leaveNumber takes back the number of an entry that is no more.
+func (x *Executor) leaveNumber(table int, row uint32) {
+	n := x.byTable[table]
+	switch {
+	case n == nil || n.of[row] == 0:
+		return
+	case x.old != nil:
+		n.held = append(n.held, n.of[row]-1)
+	default:
+		n.rest.leave(n.of[row] - 1)
+	}
+	n.of[row] = 0
+}
+
+// cell returns the place of the counts and the hits of an entry; row -1 is the default entry's. It is false if there is none.
+func (x *Executor) cell(table, row int) (at int, there bool) {
+	size := x.tree.Tables[table].Size
+	switch n := x.byTable[table]; {
+	case row < 0:
+		return size, true
+	case row >= size:
+		return 0, false
+	case n == nil:
+		return row, true
+	default:
+		return int(n.of[row]) - 1, n.of[row] > 0
+	}
 }
 
 // Inherits reports whether the Executor goes on with what another process's program has left (Options.Left).
@@ -281,7 +401,7 @@ func (h *heritage) lacks(x *Executor) bool {
 		case t.skip:
 		case h.full[i] && *x.going.word(i) == tableEmpty:
 			return true
-		case h.defaults[i] != nil && !bytes.Equal(h.defaults[i], currentDefault(x.defaults, t.place, &x.tree.Tables[i])):
+		case h.defaults[i] != nil && !bytes.Equal(h.defaults[i], currentDefault(x.defaults, t.place, &x.tree.Tables[i], func(profile int) *profileMaps { return x.profiles.profiles[profile] })):
 			return true
 		}
 	}
@@ -294,7 +414,6 @@ func (h *heritage) disown(x *Executor) {
 	for _, t := range x.tables {
 		t.counts = nil
 	}
-	clear(h.counts)
 }
 
 // free frees the registers if a process that was killed had them: neither a program nor nobody.

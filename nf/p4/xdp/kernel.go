@@ -424,6 +424,7 @@ func (k *kernel) Look(now clock.Time) {
 	}
 	if b.run == k.run { // it is attached now
 		k.why, k.waits = "", succession{}
+		k.run.x.settle()
 		return
 	}
 	k.run, k.why = b.run, ""

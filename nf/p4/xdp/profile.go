@@ -77,7 +77,7 @@ func (f *profiles) addProfile(p *ir.Profile) (err error) {
 		to   **shared
 		name string
 		size int
-	}{{&m.members, "p4_members", 4 * s.members}, {&m.records, "p4_records", 8 * s.words * s.members}, {&m.groups, "p4_groups", 4 * s.groups}, {&m.blocks, "p4_blocks", blockSize * s.groups}} {
+	}{{&m.members, "p4_members", 4 * s.members}, {&m.records, "p4_actions", 8 * s.words * s.members}, {&m.groups, "p4_groups", 4 * s.groups}, {&m.blocks, "p4_blocks", blockSize * s.groups}} {
 		if *one.to, err = x.newShared(one.name, one.size); err != nil {
 			return err
 		}

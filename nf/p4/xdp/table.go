@@ -8,7 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// An entry in the kernel's maps, in words of the machine's order: its row in the Switch and what it runs, 32 bits each, its rank, and the
+// An entry in the kernel's maps, in words of the machine's order: its number (heritage.go) and what it runs, 32 bits each, its rank, and the
 // action's data. It runs an action, 1 + its number, or a member or a group of an action profile (profile.go). The entry with the lowest rank wins. A default entry is one, too.
 const (
 	entryRow  = 0
@@ -243,11 +243,12 @@ func (g *pipes) found(n int, t *ir.Table, counter int) {
 		g.put(counter, asm.R2)
 	}
 	if t.Timeout {
-		if t.Size > maxDirect/8 {
+		places := numbersOf(t, g.opt.Outlives)
+		if places > maxDirect/8 {
 			unsupported("%d entries with timeouts", t.Size)
 		}
 		skip := g.fresh()
-		g.whenImm(asm.JGE, asm.R1, t.Size, skip)
+		g.whenImm(asm.JGE, asm.R1, places, skip)
 		g.cell(g.maps.hits[n], asm.R1)
 		g.add(storeImm(asm.R2, 0, 1, asm.DWord))
 		g.label(skip)

@@ -20,7 +20,7 @@ func outlived(a *xsk.Attached) bool { return a.Name == StayProgram || a.Name == 
 
 // Outlive sets whether a program stays on the port's interface, which is no one of a pair, when the process dies: that of a
 // Front that stays, or else one that drops all frames. As with the wire of a pair, it is attached by netlink. A change removes
-// the Front, and takes up to some tens of milliseconds, in which frames go to the kernel's stack or are lost. by says whose wish it is:
+// the Front, and takes up to some tens of milliseconds, in which frames go to the kernel's stack or are lost. If it fails, what was there is attached again. by says whose wish it is:
 // only who was last to set it on sets it off.
 func (p *Port) Outlive(by any, on bool) error {
 	d := p.dev
@@ -66,6 +66,10 @@ func (d *device) outlive(on bool) (err error) {
 		d.outlives = !on
 		return err
 	}
+	before := d.prog.Prog
+	if d.front != nil {
+		before = d.front.Program
+	}
 	err = offload.Within(d.ns, func() error {
 		if on {
 			if d.link0 != nil { // else it was closed, and the program was not attached, the last time
@@ -74,13 +78,27 @@ func (d *device) outlive(on bool) (err error) {
 				}
 				d.link0 = nil
 			}
-			return xsk.Swap(d.index, prog.Prog, nil, d.mode)
+			d.opt.step("alone")
+			err := xsk.Swap(d.index, prog.Prog, nil, d.mode)
+			if err != nil { // back
+				d.opt.step("back")
+				if l, _, e := xsk.AttachLink(d.index, before, d.mode); e == nil {
+					d.link0 = l
+				}
+			}
+			return err
 		}
 		if err := takeOff(d.index, d.top, d.mode); err != nil {
 			return err
 		}
-		d.link0, _, err = xsk.AttachLink(d.index, prog.Prog, d.mode)
-		return err
+		d.opt.step("alone")
+		l, _, err := xsk.AttachLink(d.index, prog.Prog, d.mode)
+		if err != nil {
+			d.opt.step("back")
+			return errors.Join(err, xsk.Swap(d.index, d.top, nil, d.mode))
+		}
+		d.link0 = l
+		return nil
 	})
 	if err != nil {
 		d.outlives = !on // the next call tries again
