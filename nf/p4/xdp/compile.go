@@ -74,6 +74,7 @@ type descriptors struct {
 	state, in, out, devices, own, outcomes, going, defaults, crc, turn, clock int
 	multicast, lists, sets                                                    int // of copies
 	tables, slots, masks, hits, direct, counters, meters, registers           []int
+	entryMeters                                                               []int // by table
 	members, actions, groups, blocks                                          []int // by action profile
 	defaultAt                                                                 []int
 }
@@ -432,6 +433,7 @@ func (g *gen) finish() {
 	}
 	g.label("to-engine")
 	g.undo()
+	g.refund()
 	g.freeRegisters()
 	g.countOutcome("given")
 	g.label("given")

@@ -383,7 +383,7 @@ func dryMaps(p *ir.Program) descriptors {
 	}
 	n := len(p.Tables)
 	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, turn: 1, clock: 1, multicast: 1, lists: 1, sets: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
-		direct: ones(n), members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
+		direct: ones(n), members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), counters: ones(len(p.Counters)), meters: ones(len(p.Meters)), entryMeters: ones(n)}
 	m.defaultAt, _ = placeDefaults(p)
 	return m
 }
@@ -503,9 +503,12 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		x.counters = append(x.counters, c)
 	}
 	x.suffix = -1
-	for _, a := range x.tree.Meters {
+	for i := range x.tree.Meters {
+		a := &x.tree.Meters[i]
 		var w *shared
-		memory(&w, "p4_meter", min(8*a.Size, maxDirect))
+		if n := meterSize(a, a.Size); n > 0 {
+			memory(&w, "p4_meter", n)
+		}
 		x.meters = append(x.meters, w)
 	}
 	if err == nil {
@@ -530,6 +533,7 @@ func (m *descriptors) of(x *Executor) {
 		}
 		m.tables, m.slots = append(m.tables, entries), append(m.slots, slots)
 		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
+		m.entryMeters = append(m.entryMeters, sharedFD(t.meters))
 	}
 	m.clock, m.turn, m.multicast, m.lists, m.sets = x.clock.m.FD(), sharedFD(x.turnWord), sharedFD(x.groups), sharedFD(x.lists), fd(x.sets)
 	m.registers = make([]int, len(x.tree.Registers)) // without memory for what only passes whose code is thrown away use

@@ -181,6 +181,7 @@ type emitter struct {
 
 	marked  []marked
 	writes  []written
+	metered []metered
 	states  []instance
 	queued  map[instance]bool
 	entered map[place]bool
