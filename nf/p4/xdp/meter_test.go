@@ -15,6 +15,7 @@ import (
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/p4"
+	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
 // metering is a program whose frames are metered by the cell in their bytes 2 and 3. It writes the color to byte 4, and sends the
@@ -294,6 +295,40 @@ func TestMeterGone(t *testing.T) {
 	for _, want := range []byte{1, 2} {
 		if all, _ := process(w.sw, w.now, 1, measured(2, 3, 64)); all[0].frame[4] != want {
 			t.Errorf("behind the kernel's frame: color %d, want %d", all[0].frame[4], want)
+		}
+	}
+}
+
+// TestMeterOwner: when a process dies that has a cell, the program that goes on takes the cell from it.
+func TestMeterOwner(t *testing.T) {
+	requireKernel(t)
+	prog, tree, err := p4.LoadTree(metering(t, "packets", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sw, err := p4.NewSwitch(prog, p4.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := New(tree, sw.Config(), Options{From: []Source{{Index: loopback, Port: 1}}, To: map[uint32]Target{2: {loopback, 1 << 16}}, Outlives: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	x.Begin(sw, 0)
+	if err := sw.SetMeter("m", 1, p4.Rate{Burst: 1}, p4.Rate{Burst: 2}); err != nil {
+		t.Fatal(err)
+	}
+	cell := x.meters[0].words()[ir.MeterWords(2):]
+	cell[ir.MeterLock] = x.Owner()
+	for _, want := range []struct {
+		code  uint32
+		color byte
+	}{{xdpDrop, 0xff}, {xdpRedirect, 0}, {xdpRedirect, 1}} {
+		opt := &ebpf.RunOptions{Data: measured(2, 1, 64), DataOut: make([]byte, 320)}
+		code, err := x.prog.Run(opt)
+		if err != nil || code != want.code || opt.DataOut[4] != want.color {
+			t.Errorf("code %d, color %d, %v, want %v", code, opt.DataOut[4], err, want)
 		}
 	}
 }
