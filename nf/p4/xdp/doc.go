@@ -58,7 +58,7 @@
 // that the engine runs may leave after later frames that the kernel has run; for this reason exec=engine is the
 // default of an app. While frames are watched (by a capture or a trace), all go to the engine. A change of a
 // table is made in the engine first, and is in the kernel when the call returns. If several processors receive
-// frames, they run them at the same time, as bmv2 does. They share only the meters, and the registers, which one frame has at a
+// frames, they run them at the same time, as bmv2 does. They share only the registers, which one frame has at a
 // time, and the meters; each processor has counters of its own.
 //
 // # What is not here

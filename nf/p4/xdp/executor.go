@@ -216,7 +216,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the kernel refuses the program of %d instructions: %w", len(c.code), err)
+		return nil, fmt.Errorf("the kernel refuses the program of %d instructions (%s): %w", len(c.code), c.stages, err)
 	}
 	if o.Outlives {
 		if err := mark.sign(x.prog); err != nil {
