@@ -100,7 +100,7 @@ func TestMeterModel(t *testing.T) {
 				w := newTwin(t, metering(t, kind, rates))
 				rnd := newRandom(t)
 				var colors [4]int
-				for range rounds(t, 150) {
+				for range 150 {
 					cell := rnd.IntN(4)
 					var all []p4.Rate
 					for i := range rates {
