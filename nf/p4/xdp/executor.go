@@ -43,6 +43,7 @@ type Executor struct {
 	exits
 	profiles
 	copies
+	meterCells
 
 	mu      sync.Mutex // guards what follows
 	on      bool
@@ -171,7 +172,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	x := &Executor{tree: tree, from: o.From, why: map[string]string{}, suffix: -1}
 	x.most = min(maxReplicas, cfg.MaxPasses-1)
 	x.to = o.To
-	x.profiles.x, x.copies.x = x, x
+	x.profiles.x, x.copies.x, x.meterCells.x = x, x, x
 	x.graces = &graces{wait: x.pass, after: x.passed}
 	defer func() {
 		if err != nil {

@@ -300,11 +300,14 @@ func (g *gen) freeOwner() {
 	}
 }
 
+// meterCells are the meters of an Executor.
+type meterCells struct{ x *Executor }
+
 // Meters implements ir.Follower.
-func (x *Executor) Meters(meter int) []uint64 { return memoryOf(x.meters[meter]) }
+func (c *meterCells) Meters(meter int) []uint64 { return memoryOf(c.x.meters[meter]) }
 
 // EntryMeters implements ir.Follower.
-func (x *Executor) EntryMeters(table int) []uint64 { return memoryOf(x.tables[table].meters) }
+func (c *meterCells) EntryMeters(table int) []uint64 { return memoryOf(c.x.tables[table].meters) }
 
 func memoryOf(s *shared) []uint64 {
 	if s == nil {
@@ -314,7 +317,7 @@ func memoryOf(s *shared) []uint64 {
 }
 
 // Owner implements ir.Follower.
-func (x *Executor) Owner() uint64 { return uint64(x.owner) }
+func (c *meterCells) Owner() uint64 { return uint64(c.x.owner) }
 
 // Metered implements ir.Follower.
-func (x *Executor) Metered() { x.changes++ }
+func (c *meterCells) Metered() { c.x.changes++ }
