@@ -34,7 +34,7 @@ func meterSize(m *ir.Meters, n int) int {
 	return 0
 }
 
-// cellWord is the offset of a word of a cell, bucketWord that of a word of a bucket.
+// bucketWord is the offset of a word of a bucket in its cell, in bytes.
 func bucketWord(bucket, word int) int { return 8 * (ir.MeterBuckets + ir.BucketWords*bucket + word) }
 
 // meter translates execute_meter. If the index is too large, the destination keeps its value.
