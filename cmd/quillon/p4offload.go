@@ -64,7 +64,7 @@ func offloadText(w io.Writer, r xdp.Report) {
 		fmt.Fprintf(t, "%s\t%s\t%s\n", p.Kind, p.Name, where)
 	}
 	_ = t.Flush()
-	fmt.Fprintf(w, "\n%d of %d parts run in the kernel, in %d instructions. The engine also has frames of which this is true:\n", len(r.Parts)-n, len(r.Parts), r.Instructions)
+	fmt.Fprintf(w, "\n%d of %d parts run in the kernel, in %d instructions (%v). The engine also has frames of which this is true:\n", len(r.Parts)-n, len(r.Parts), r.Instructions, r.Stages)
 	for _, why := range r.Any {
 		fmt.Fprintf(w, "  %s\n", why)
 	}

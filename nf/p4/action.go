@@ -1,5 +1,7 @@
 package p4
 
+import "github.com/quillon/quillon/nf/p4/internal/ir"
+
 // param is a parameter of an action. Its value begins at word at of the entry's data.
 type param struct{ at, bits int }
 
@@ -118,9 +120,9 @@ func (s *Switch) applyTable(k *packetState, t *table) int {
 			t.defCount.Packets++
 			t.defCount.Bytes += uint64(k.arrived)
 		}
-		if d.Meters && len(t.defMeter.rates) > 0 {
+		if d.Meters && t.defMeter[ir.MeterOn] > 0 {
 			m := s.prog.meters[d.meter]
-			m.target.set(k, t.defMeter.execute(m, s.now, k.arrived))
+			m.target.set(k, s.color(m, t.defMeter, k.arrived))
 		}
 		act, data := t.act, t.actData
 		if d.profile >= 0 && (t.member|t.group) != 0 {
@@ -156,7 +158,7 @@ func (s *Switch) applyTable(k *packetState, t *table) int {
 	}
 	if d.Meters {
 		m := s.prog.meters[d.meter]
-		m.target.set(k, t.meter[e].execute(m, s.now, k.arrived))
+		m.target.set(k, s.color(m, m.at(t.meter, int(e)), k.arrived))
 	}
 	var act *action
 	var data []uint64

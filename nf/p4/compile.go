@@ -434,8 +434,8 @@ func (c call) meter() step {
 	at, store := c.computed(2)
 	return step{run: func(k *packetState) {
 		cells, n := k.sw.meters[i], index(k)
-		if n < uint64(len(cells)) {
-			k.tmp[at] = cells[n].execute(def, k.sw.now, k.arrived)
+		if n < uint64(def.Size) {
+			k.tmp[at] = k.sw.color(def, def.at(cells, int(n)), k.arrived)
 			store(k)
 		}
 	}}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
 // named returns the index of the object with a name.
@@ -227,7 +228,7 @@ func (s *entries) Delete(name string, h Handle) error {
 		s.freshEntry(t, int(i))
 	}
 	if t.def.Meters {
-		t.meter[i] = meter{}
+		s.configure(s.prog.meters[t.def.meter].at(t.meter, int(i)), nil)
 	}
 	t.free = append(t.free, i)
 	t.n--
@@ -435,7 +436,7 @@ func (s *entries) SetEntryCount(name string, h Handle, to Count) error {
 }
 
 // entryMeter returns the direct meter of an entry.
-func (s *entries) entryMeter(name string, h Handle) (*table, *meter, error) {
+func (s *entries) entryMeter(name string, h Handle) (*table, ir.Meter, error) {
 	t, i, err := s.row(name, h)
 	switch {
 	case err != nil:
@@ -443,9 +444,9 @@ func (s *entries) entryMeter(name string, h Handle) (*table, *meter, error) {
 	case !t.def.Meters:
 		return nil, nil, invalid("table %s has no direct meter", name)
 	case i == defaultRow:
-		return t, &t.defMeter, nil
+		return t, t.defMeter, nil
 	}
-	return t, &t.meter[i], nil
+	return t, s.prog.meters[t.def.meter].at(t.meter, i), nil
 }
 
 // EntryMeter returns the configuration of an entry's direct meter. Without rates all packets are green; with
@@ -455,7 +456,7 @@ func (s *entries) EntryMeter(name string, h Handle) ([]Rate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.config(), nil
+	return configured(m), nil
 }
 
 // SetEntryMeter configures the direct meter of an entry, or of DefaultEntry: first the committed rate, then the
@@ -466,7 +467,7 @@ func (s *entries) SetEntryMeter(name string, h Handle, rates ...Rate) error {
 		err = checkRates(s.prog.meters[t.def.meter], rates)
 	}
 	if err == nil {
-		m.configure(s.now, rates)
+		s.configure(m, rates)
 	}
 	return err
 }
@@ -522,7 +523,7 @@ type arrays struct {
 	*common
 	registers [][]uint64 // by group
 	counters  [][]Count
-	meters    [][]meter
+	meters    [][]uint64
 	vsets     []valueSet
 }
 
@@ -611,7 +612,7 @@ func (s *arrays) Meter(name string, index int) ([]Rate, error) {
 	if s.prog.meters[i].direct {
 		return nil, invalid("meter %s is direct: it belongs to entries", name)
 	}
-	return s.meters[i][index].config(), nil
+	return configured(s.prog.meters[i].at(s.meters[i], index)), nil
 }
 
 // SetMeter configures an indirect meter: first the committed rate, then the peak rate. Without rates it resets
@@ -628,8 +629,7 @@ func (s *arrays) SetMeter(name string, index int, rates ...Rate) error {
 	if err := checkRates(d, rates); err != nil {
 		return err
 	}
-	s.meters[i][index].configure(s.now, rates)
-	s.tellMeter(i, index, &s.meters[i][index])
+	s.configure(d.at(s.meters[i], index), rates)
 	return nil
 }
 

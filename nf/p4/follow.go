@@ -27,6 +27,7 @@ func (s *Switch) Follow(f ir.Follower) {
 			s.registers[i] = both[:len(own)]
 		}
 	}
+	s.shareMeters(f)
 	for _, p := range s.profiles {
 		for _, m := range p.members {
 			s.tellMember(p, m)
@@ -46,13 +47,6 @@ func (s *Switch) Follow(f ir.Follower) {
 	for g := range s.groups {
 		s.tellMulticast(uint32(g))
 	}
-	for i, cells := range s.meters {
-		for j := range cells {
-			if len(cells[j].rates) > 0 {
-				f.Meter(i, j, true)
-			}
-		}
-	}
 }
 
 // takeOver adds the counts of the follower to the Switch's own counts.
@@ -71,6 +65,7 @@ func (s *Switch) takeOver() {
 			s.registers[i] = slices.Clone(both)
 		}
 	}
+	s.takeMeters()
 	for _, t := range s.tables {
 		for i := range t.rows {
 			if !t.rows[i].live {
@@ -86,6 +81,41 @@ func (s *Switch) takeOver() {
 		if t.def.Counters {
 			t.defCount = s.both(t, defaultRow, t.defCount)
 		}
+	}
+}
+
+// shareMeters has the meters in the follower's memory.
+func (s *Switch) shareMeters(f ir.Follower) {
+	for i, own := range s.meters {
+		if both := f.Meters(i); both != nil {
+			copy(both, own)
+			s.meters[i] = both[:len(own)]
+		}
+	}
+	for _, t := range s.tables {
+		if !t.def.Meters {
+			continue
+		}
+		both, n := f.EntryMeters(t.def.index), len(t.defMeter)
+		rest := len(both) - n // of the default entry
+		if both == nil || len(t.meter) > rest {
+			continue
+		}
+		copy(both, t.meter)
+		copy(both[rest:], t.defMeter)
+		t.meter, t.defMeter = both[:len(t.meter):rest], both[rest:]
+	}
+}
+
+// takeMeters has the meters in the Switch's own memory.
+func (s *Switch) takeMeters() {
+	for i, both := range s.meters {
+		if s.follow.Meters(i) != nil {
+			s.meters[i] = slices.Clone(both)
+		}
+	}
+	for _, t := range s.tables {
+		t.meter, t.defMeter = slices.Clone(t.meter), slices.Clone(t.defMeter)
 	}
 }
 
@@ -155,12 +185,6 @@ func (s *replication) tellMulticast(group uint32) {
 		to = append(to, ir.Replica{Port: r.Port, Rid: r.Rid})
 	}
 	s.follow.Multicast(group, to)
-}
-
-func (s *common) tellMeter(of, cell int, m *meter) {
-	if s.follow != nil {
-		s.follow.Meter(of, cell, len(m.rates) > 0)
-	}
 }
 
 // defaultRow stands for the default entry in a follower's counts.

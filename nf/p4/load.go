@@ -507,7 +507,7 @@ func (l *compiler) arrays() {
 			h, f := l.fieldOf(&j.ResultTarget)
 			m.target = stdField{h.base + f.off, mask64(f.bits)}
 		}
-		m.ArrayInfo = l.array(j, "meter", 5)
+		m.ArrayInfo = l.array(j, "meter", m.words())
 		if m.Byte = j.Type == "bytes"; !m.Byte && j.Type != "packets" {
 			l.fail("meter %s counts %q, want bytes or packets", m.Name, j.Type)
 		}

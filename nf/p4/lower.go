@@ -71,7 +71,11 @@ func lower(c *compiler) *ir.Program {
 		p.Registers = append(p.Registers, d.lower())
 	}
 	for _, d := range c.p.meters {
-		p.Meters = append(p.Meters, ir.Array{Name: d.Name, Size: d.Size})
+		x := ir.Meters{Name: d.Name, Size: d.Size, Rates: d.rates, Bytes: d.Byte}
+		if d.direct {
+			x.Target = l.slots[d.target.slot]
+		}
+		p.Meters = append(p.Meters, x)
 	}
 	if d := c.p.deparser; d != nil {
 		p.Deparser, p.DeparseOps = true, len(d.code)
@@ -257,7 +261,7 @@ func (l *lowerer) lowerPipelines(p *ir.Program) {
 
 func (l *lowerer) lowerTable(d *tableDef, p *ir.Program) ir.Table {
 	t := ir.Table{Name: d.Name, Kind: ir.Match(d.kind), KeyWords: d.kw, DataWords: d.dw, Size: d.Size, Next: d.next, Hit: d.hit, Miss: d.miss,
-		Branches: d.branches, BaseMiss: d.baseMiss, Meter: d.Meters, Counters: d.Counters, Timeout: d.Timeout,
+		Branches: d.branches, BaseMiss: d.baseMiss, Meter: d.meter, Counters: d.Counters, Timeout: d.Timeout,
 		ConstDefault: d.ConstDefault, Initial: -1, InitData: d.initData}
 	if d.initial != nil {
 		t.Initial = d.initial.index

@@ -2,10 +2,8 @@ package p4
 
 import (
 	"cmp"
-	"math/bits"
 	"slices"
 
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
@@ -70,63 +68,58 @@ type profileDef struct {
 // Rate is a token bucket: the rate of tokens in packets or bytes a second, and the highest number of tokens.
 type Rate struct{ PerSecond, Burst uint64 }
 
-// meter is bmv2's two-rate three-color marker. The buckets fill from the time at which the meter was
-// configured, in whole microseconds. The marker is the color-blind one of RFC 2698, and looks at the peak rate
-// first.
-type meter struct {
-	since clock.Time
-	rates []bucket // by ascending rate
+// Meters are bmv2's: each is a color-blind marker of RFC 2698, with any number of rates, which looks at the peak rate first. The
+// buckets fill from the time at which the meter was configured, in whole microseconds of the switch's time (ir.Meter).
+
+// words returns the number of words of a cell.
+func (d *meterDef) words() int { return ir.MeterWords(d.rates) }
+
+// at returns a cell of an array.
+func (d *meterDef) at(cells []uint64, i int) ir.Meter {
+	n := d.words()
+	return cells[n*i:][:n]
 }
 
-type bucket struct {
-	Rate
-	tokens uint64
-	seen   uint64 // tokens that came since the meter was configured
-}
+// elapsed returns the time since the start, in µs.
+func (s *common) elapsed() uint64 { return uint64(s.now.Sub(s.cfg.Start)) / 1000 }
 
-// configure sets the rates, the slowest first. Without rates every packet is green.
-func (m *meter) configure(now clock.Time, rates []Rate) {
-	m.since, m.rates = now, nil
-	for _, r := range rates {
-		m.rates = append(m.rates, bucket{Rate: r, tokens: r.Burst})
-	}
-}
-
-func (m *meter) config() []Rate {
-	var all []Rate
-	for _, b := range m.rates {
-		all = append(all, b.Rate)
-	}
-	return all
-}
-
-// execute returns the color of a packet: 0 is green, and each rate that the packet exceeds adds one.
-func (m *meter) execute(d *meterDef, now clock.Time, size int) uint64 {
+// color meters a packet.
+func (s *common) color(d *meterDef, m ir.Meter, size int) uint64 {
 	need := uint64(1)
 	if d.Byte {
 		need = uint64(size)
 	}
-	micros := uint64(max(0, now.Sub(m.since))) / 1000
-	for i := len(m.rates) - 1; i >= 0; i-- {
-		b := &m.rates[i]
-		hi, lo := bits.Mul64(micros, b.PerSecond)
-		fresh := ^uint64(0) // more tokens than can be counted
-		if hi < 1_000_000 {
-			total, _ := bits.Div64(hi, lo, 1_000_000)
-			fresh = total - b.seen
-			b.seen = total
-		}
-		if fresh > b.Burst || b.tokens+fresh > b.Burst {
-			b.tokens = b.Burst
-		} else {
-			b.tokens += fresh
-		}
-		if b.tokens < need {
-			return uint64(i + 1)
-		}
-		b.tokens -= need
+	if s.follow == nil {
+		return m.Color(s.elapsed(), need)
 	}
-	return 0
+	m.Take(s.follow.Owner())
+	c := m.Color(s.elapsed(), need)
+	m.Free()
+	return c
+}
+
+// configure sets the rates of a meter.
+func (s *common) configure(m ir.Meter, rates []Rate) {
+	all := make([]ir.Rate, len(rates))
+	for i, r := range rates {
+		all[i] = ir.Rate(r)
+	}
+	if s.follow == nil {
+		m.Configure(s.elapsed(), all)
+		return
+	}
+	m.Take(s.follow.Owner())
+	m.Configure(s.elapsed(), all)
+	m.Free()
+	s.follow.Metered()
+}
+
+// configured returns the rates of a meter.
+func configured(m ir.Meter) (all []Rate) {
+	for _, r := range m.Rates() {
+		all = append(all, Rate(r))
+	}
+	return all
 }
 
 // valueSet holds the members of a parser's value set.
@@ -298,7 +291,7 @@ func (s *arrays) resetArrays() {
 		if m.direct {
 			n = 0
 		}
-		s.meters = append(s.meters, make([]meter, n))
+		s.meters = append(s.meters, make([]uint64, n*m.words()))
 	}
 }
 

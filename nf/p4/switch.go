@@ -174,6 +174,9 @@ func NewSwitch(p *Program, c Config) (*Switch, error) {
 	}
 	for _, d := range p.tables {
 		t := newTable(d)
+		if d.Meters {
+			t.defMeter = make(ir.Meter, p.meters[d.meter].words())
+		}
 		s.tables = append(s.tables, t)
 		for _, e := range d.preset {
 			if err := t.preset(e); err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
 // wired is a program with an Ethernet-like header h (dst, src, kind: a byte
@@ -528,14 +528,12 @@ func TestMeter(t *testing.T) {
 // TestFastMeter: a rate whose tokens since the beginning are more than can be
 // counted is no limit, and stays so.
 func TestFastMeter(t *testing.T) {
-	d := &meterDef{rates: 2}
 	for _, rate := range []uint64{1, 1 << 40, math.MaxInt64, math.MaxUint64} {
-		var m meter
-		m.configure(0, []Rate{{rate, 2}, {rate, 2}})
-		for second := range 100 {
-			now := clock.Time(0).Add(time.Duration(second) * time.Hour)
-			if c := m.execute(d, now, 1); c != 0 {
-				t.Errorf("%d a second, color %d after %d hours", rate, c, second)
+		m := make(ir.Meter, ir.MeterWords(2))
+		m.Configure(0, []ir.Rate{{PerSecond: rate, Burst: 2}, {PerSecond: rate, Burst: 2}})
+		for hour := range uint64(100) {
+			if c := m.Color(hour*3600*ir.Million, 1); c != 0 {
+				t.Errorf("%d a second, color %d after %d hours", rate, c, hour)
 				break
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quillon/quillon/nf/classify"
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
 // keyDef is a field of a table's key. Its value begins at word at of a row's key.
@@ -125,7 +126,7 @@ type table struct {
 	keys  []uint64
 	data  []uint64
 	count []Count
-	meter []meter
+	meter []uint64 // cells, by row
 	uses  []use
 	free  []uint32
 	probe []uint64 // key of the packet at hand
@@ -136,7 +137,7 @@ type table struct {
 	group   uint32
 	// Direct counter and meter of the default entry. Misses are counted, and metered if the meter has rates.
 	defCount Count
-	defMeter meter
+	defMeter ir.Meter
 }
 
 func (t *table) key(e uint32) []uint64 {
@@ -226,7 +227,7 @@ func (t *table) alloc() uint32 {
 		t.count = longer(t.count, 1, room)
 	}
 	if d.Meters {
-		t.meter = longer(t.meter, 1, room)
+		t.meter = longer(t.meter, len(t.defMeter), room)
 	}
 	if d.Timeout {
 		t.uses = longer(t.uses, 1, room)

@@ -77,6 +77,7 @@ type descriptors struct {
 	state, in, out, devices, own, outcomes, going, defaults, crc, turn, clock int
 	multicast, lists, sets                                                    int // of copies
 	tables, slots, masks, hits, direct, counters, meters, registers           []int
+	entryMeters                                                               []int // by table
 	members, actions, groups, blocks                                          []int // by action profile
 	defaultAt                                                                 []int
 }
@@ -96,6 +97,7 @@ type compiled struct {
 	copies    bool // it has copies made of frames
 	// finishes: frames may come to their end in the kernel.
 	finishes bool
+	stages   Stages
 }
 
 // Return codes of an XDP program, and the places of its context.
@@ -137,7 +139,8 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 			if g.lay.size > maxState {
 				return compiled{}, fmt.Errorf("the state of a frame has %d bytes, more than %d", g.lay.size, maxState)
 			}
-			return compiled{shorten(g.code, g.lay.size), g.reasons, g.parts, g.lay.size, u.registers, leads(g.code, "multicast"), leads(g.code, end("ingress"))}, nil
+			f := shortened(g.code, g.lay.size)
+			return compiled{f.code(), g.reasons, g.parts, g.lay.size, u.registers, leads(g.code, "multicast"), leads(g.code, end("ingress")), f.stages(g.borders)}, nil
 		}
 		u = g.next
 	}
@@ -164,11 +167,13 @@ func (g *gen) program() (err error) {
 	case g.p.Std.EgressSpec.Bits > 32 || g.p.Std.EgressSpec.Signed:
 		unsupported("its ports have %d bits", g.p.Std.EgressSpec.Bits)
 	}
+	g.stage("parser")
 	g.prologue()
 	g.parse.parser()
 	if leads(g.code, "parsed") {
 		g.pipelines()
 	}
+	g.stage("ends")
 	g.finish()
 	return nil
 }
@@ -179,19 +184,23 @@ func (g *gen) pipelines() {
 	g.out.verifyChecksums()
 	g.fromState(g.p.Std.ParserError, atError)
 	g.fromState(g.p.Std.ChecksumError, atBad)
+	g.stage("ingress")
 	g.pipeline("ingress", g.p.Ingress)
 	if !leads(g.code, end("ingress")) {
 		return
 	}
+	g.stage("egress")
 	g.queue()
 	g.pipeline("egress", g.p.Egress)
 	if leads(g.code, end("egress")) {
 		g.emit()
 	}
 	if leads(g.code, "multicast") {
+		g.stage("egress of copies")
 		g.multicast()
 	}
 	if leads(g.code, "leaves") {
+		g.stage("deparser")
 		g.leave()
 	}
 	g.drops()
@@ -433,6 +442,7 @@ func (g *gen) finish() {
 	}
 	g.label("to-engine")
 	g.undo()
+	g.refund()
 	g.freeRegisters()
 	g.countOutcome("given")
 	g.label("given")

@@ -357,24 +357,6 @@ func (g *operator) count(op *ir.Call) {
 	g.label(skip)
 }
 
-// meter: a cell without rates is green. Others are the engine's.
-func (g *operator) meter(op *ir.Call) {
-	skip, green := g.fresh(), g.fresh()
-	i := op.Args[0].Object
-	if size := g.p.Meters[i].Size; size == 0 || size > maxDirect/8 {
-		unsupported("meter %s has %d cells", op.Args[0].Name, size)
-	}
-	g.value(index(op.Args[1].Expr), 0)
-	g.add(asm.JGE.Imm(pool[0], int32(g.p.Meters[i].Size), skip))
-	g.cell(g.maps.meters[i], pool[0])
-	g.load(asm.R1, asm.R2, 0, asm.DWord)
-	g.whenImm(asm.JEq, asm.R1, 0, green)
-	g.pass(fmt.Sprintf("meter %s has rates", op.Args[0].Name))
-	g.label(green)
-	g.assign(op.Args[2].Expr, &ir.Expr{Op: ir.Const, Const: []uint64{0}})
-	g.label(skip)
-}
-
 // cell leaves the address of word r, which is below the map's number of words, in R2. It changes r, which is not R2.
 func (g *emitter) cell(fd int, r asm.Register) {
 	g.calc(asm.LSh, r, 3)

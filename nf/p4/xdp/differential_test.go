@@ -2,10 +2,12 @@ package xdp
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/p4"
 )
 
@@ -229,11 +231,11 @@ func TestRandomPrograms(t *testing.T) {
 				if r.IntN(8) == 0 {
 					w.changeGroup(r)
 				}
-				if r.IntN(40) == 0 {
-					i := r.IntN(4)
-					w.both(func(sw *p4.Switch) error {
-						return sw.SetMeter("m", i, p4.Rate{PerSecond: 1, Burst: 1}, p4.Rate{PerSecond: 2, Burst: 2})
-					})
+				if r.IntN(8) == 0 {
+					w.limits(r, have)
+				}
+				if r.IntN(3) == 0 {
+					w.now += clock.Time(r.Uint64() >> (22 + r.IntN(40)))
 				}
 				w.frame(uint32(r.IntN(6)), r.payload())
 				if t.Failed() {
@@ -241,6 +243,14 @@ func TestRandomPrograms(t *testing.T) {
 				}
 			}
 			w.counts()
+			for range 20 { // what meters and registers had goes on
+				f, port := r.payload(), uint32(r.IntN(6))
+				w.now += 1000
+				got, _ := process(w.sw, w.now, port, f)
+				if want, _ := process(w.ref, w.now, port, f); !slices.Equal(got, want) {
+					t.Errorf("behind the kernel, port %d, frame %x:\n got %s\nwant %s", port, f, shown(got), shown(want))
+				}
+			}
 			if t.Failed() {
 				t.Logf("the program: %s", src)
 			}

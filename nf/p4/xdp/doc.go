@@ -42,6 +42,11 @@
 // An entry that the kernel has hit counts as hit at the time when EntryIdle or ExpiredFrom asks for it. It may
 // therefore outlive its timeout by the time between two questions.
 //
+// # Meters
+//
+// Meters are memory of both executors (meter.go). Each cell has a word that says who changes it, so that frames wait only for frames
+// of the same cell.
+//
 // # Multicast
 //
 // The program runs egress for each replica of a group. If the copies are alike, one frame goes to a set of
@@ -54,11 +59,11 @@
 // default of an app. While frames are watched (by a capture or a trace), all go to the engine. A change of a
 // table is made in the engine first, and is in the kernel when the call returns. If several processors receive
 // frames, they run them at the same time, as bmv2 does. They share only the registers, which one frame has at a
-// time; each processor has counters of its own.
+// time, and the meters; each processor has counters of its own.
 //
 // # What is not here
 //
-// The engine runs frames that need meters with rates, header stacks, fields of variable length, value sets, sums and products of
+// The engine runs frames that need header stacks, fields of variable length, value sets, sums and products of
 // more than 64 bits, hashes other than crc32 and crc16, copies that differ, clones, digests or recirculation. New refuses programs that are too long for the kernel in one piece, and
 // programs of which the kernel could finish no frame. Pairs of interfaces and generic XDP are left to the engine.
 //

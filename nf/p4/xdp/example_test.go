@@ -30,6 +30,5 @@ func ExampleAnalyse() {
 	// Output:
 	// true
 	// state options [it extracts a field of variable length] []
-	// action ipv4_router271 [] [meter router_ingress.port_meter has rates]
 	// table router_ingress.ecmp [] [its group has more than 256 shares]
 }

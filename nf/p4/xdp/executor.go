@@ -43,6 +43,7 @@ type Executor struct {
 	exits
 	profiles
 	copies
+	meterCells
 
 	mu      sync.Mutex // guards what follows
 	on      bool
@@ -178,7 +179,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	x := &Executor{tree: tree, from: o.From, why: map[string]string{}, suffix: -1}
 	x.most = min(maxReplicas, cfg.MaxPasses-1)
 	x.to = o.To
-	x.profiles.x, x.copies.x = x, x
+	x.profiles.x, x.copies.x, x.meterCells.x = x, x, x
 	x.graces = &graces{wait: x.pass, after: x.passed}
 	defer func() {
 		if err != nil {
@@ -221,7 +222,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the kernel refuses the program of %d instructions: %w", len(c.code), err)
+		return nil, fmt.Errorf("the kernel refuses the program of %d instructions (%s): %w", len(c.code), c.stages, err)
 	}
 	if o.Outlives {
 		if err := mark.sign(x.prog); err != nil {
@@ -388,7 +389,7 @@ func dryMaps(p *ir.Program) descriptors {
 	}
 	n := len(p.Tables)
 	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, turn: 1, clock: 1, multicast: 1, lists: 1, sets: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
-		direct: ones(n), members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), counters: ones(len(p.Counters)), meters: ones(len(p.Meters))}
+		direct: ones(n), members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), counters: ones(len(p.Counters)), meters: ones(len(p.Meters)), entryMeters: ones(n)}
 	m.defaultAt, _ = placeDefaults(p)
 	return m
 }
@@ -508,9 +509,12 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		x.counters = append(x.counters, c)
 	}
 	x.suffix = -1
-	for _, a := range x.tree.Meters {
+	for i := range x.tree.Meters {
+		a := &x.tree.Meters[i]
 		var w *shared
-		memory(&w, "p4_meter", min(8*a.Size, maxDirect))
+		if n := meterSize(a, a.Size); n > 0 {
+			memory(&w, "p4_meter", n)
+		}
 		x.meters = append(x.meters, w)
 	}
 	if err == nil {
@@ -535,6 +539,7 @@ func (m *descriptors) of(x *Executor) {
 		}
 		m.tables, m.slots = append(m.tables, entries), append(m.slots, slots)
 		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
+		m.entryMeters = append(m.entryMeters, sharedFD(t.meters))
 	}
 	m.clock, m.turn, m.multicast, m.lists, m.sets = x.clock.m.FD(), sharedFD(x.turnWord), sharedFD(x.groups), sharedFD(x.lists), fd(x.sets)
 	m.registers = make([]int, len(x.tree.Registers)) // without memory for what only passes whose code is thrown away use

@@ -26,6 +26,7 @@ type block struct {
 	jump asm.Instruction // of ends and branches
 	to   int             // block to which a branch jumps
 	next int             // block that follows otherwise
+	from int             // its first instruction in the program that was taken apart
 }
 
 type ending uint8
@@ -59,7 +60,7 @@ func flowOf(code asm.Instructions, size int) *flow {
 		blockAt[i] = n
 	}
 	for i := 0; i < len(code); {
-		b := block{next: blockAt[i] + 1}
+		b := block{next: blockAt[i] + 1, from: i}
 		for {
 			ins := code[i]
 			ins.Metadata = asm.Metadata{}
@@ -84,7 +85,7 @@ func flowOf(code asm.Instructions, size int) *flow {
 		f.blocks = append(f.blocks, b)
 	}
 	f.never = len(f.blocks)
-	f.blocks = append(f.blocks, block{body: []asm.Instruction{asm.Mov.Imm(asm.R0, xdpAborted)}, kind: ends, jump: asm.Return()})
+	f.blocks = append(f.blocks, block{body: []asm.Instruction{asm.Mov.Imm(asm.R0, xdpAborted)}, kind: ends, jump: asm.Return(), from: len(code)})
 	f.sort()
 	return f
 }

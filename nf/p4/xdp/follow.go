@@ -43,6 +43,7 @@ type tableMaps struct {
 	strides  *strides // of one that is stepped
 	entries  *ebpf.Map
 	masks    *shared
+	meters   *shared // the entries' direct meters, by row, and the default entry's
 	hits     *shared
 	counts   *ebpf.Map
 	place    int              // of the default entry, in bytes
@@ -97,6 +98,13 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 	if n := numbersOf(t, x.outlives); t.Timeout && n <= maxDirect/8 {
 		if m.hits, err = x.newShared("p4_hits", 8*n); err != nil {
 			return err
+		}
+	}
+	if t.Meter >= 0 {
+		if n := meterSize(&x.tree.Meters[t.Meter], t.Size+1); n > 0 {
+			if m.meters, err = x.newShared("p4_meters", n); err != nil {
+				return err
+			}
 		}
 	}
 	if t.Counters {
@@ -391,18 +399,6 @@ func (x *Executor) Default(table int, r ir.Row) {
 		x.defaults.store(at+1+int(next)*entrySize(t)/8+i/8, binary.NativeEndian.Uint64(b[i:]))
 	}
 	x.defaults.store(at, next)
-}
-
-// Meter implements ir.Follower.
-func (x *Executor) Meter(meter, cell int, configured bool) {
-	x.changes++
-	if m := x.meters[meter]; 8*cell < len(m.mem) {
-		v := uint64(0)
-		if configured {
-			v = 1
-		}
-		m.store(cell, v)
-	}
 }
 
 // sum returns what all processors have counted in a cell.

@@ -181,6 +181,8 @@ type emitter struct {
 
 	marked  []marked
 	writes  []written
+	metered []metered
+	borders []border
 	states  []instance
 	queued  map[instance]bool
 	entered map[place]bool

@@ -287,13 +287,21 @@ func (g *computer) store(dst *ir.Expr) {
 	}
 	f := dst.Field
 	switch {
-	case f.Saturate:
-		unsupported("it stores a result in a field that saturates")
 	case f.Bits > 64:
 		unsupported("it stores a result in a field of more than 64 bits")
 	case f.Header.Meta && !g.u.read[f]:
 		g.next.written[f] = true
 		return // nobody reads it
+	}
+	if f.Saturate {
+		top, fits := ones(f.Bits), g.fresh()
+		if f.Signed {
+			top >>= 1
+		}
+		g.imm(asm.R0, top)
+		g.compareRegs(asm.JLE, asm.R1, asm.R0, fits)
+		g.with(asm.Mov, asm.R1, asm.R0)
+		g.label(fits)
 	}
 	g.and(asm.R1, ones(f.Bits))
 	g.writeField(f, 0, asm.R1)

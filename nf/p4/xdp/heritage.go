@@ -452,6 +452,7 @@ func (g *gen) headless() {
 	if g.next.registers { // the process may have had them when it was killed
 		g.add(asm.LoadMapValue(asm.R5, g.maps.turn, 0), asm.Mov.Imm(asm.R0, int32(g.opt.Owner)), asm.Mov.Imm(asm.R1, 0), atomicOf(asm.CmpXchg, asm.R5, asm.R1))
 	}
+	g.freeOwner()
 	g.add(storeImm(rState, atOutcome, HeadlessDropped, asm.DWord))
 	g.countOutcome("headless")
 	g.label("headless")

@@ -25,6 +25,7 @@ type field struct {
 
 // author writes a random program.
 type author struct {
+	meters arr // direct ones
 	random
 	types, headers, actions arr
 	fields                  []field // all that may be read
@@ -224,7 +225,7 @@ func (a *author) primitive(i, count int) obj {
 		return prim("modify_field_with_hash_based_offset", fieldOf(pick(a, a.fields)), hexs(uint64(a.IntN(3))), obj{"type": "calculation", "value": fmt.Sprintf("hash%d", a.IntN(3))},
 			hexs(pick(a, []uint64{0, 7, 16, 1000, 1 << 16, 1 << 32})))
 	case 10:
-		return prim("execute_meter", obj{"type": "meter_array", "value": "m"}, hexs(uint64(a.IntN(3))), fieldOf(pick(a, a.byHeader["meta"])))
+		return prim("execute_meter", obj{"type": "meter_array", "value": pick(a, []string{"m", "bytes"})}, hexs(uint64(a.IntN(3))), fieldOf(pick(a, a.byHeader["meta"])))
 	}
 	return prim("assign", fieldOf(pick(a, a.fields)), a.number(3))
 }
@@ -310,6 +311,12 @@ func (a *author) table(name string, next any, names []string, ids []int) obj {
 		if p["selector"] != nil {
 			t["type"] = a.one("indirect", "indirect_ws", "indirect_ws", "indirect_ws")
 		}
+	}
+	if a.IntN(3) == 0 {
+		to := pick(a, append(a.byHeader["meta"], a.byHeader["h1"]...))
+		t["direct_meters"] = name + "_meter"
+		a.meters = append(a.meters, obj{"name": name + "_meter", "id": 2 + len(a.meters), "is_direct": true, "rate_count": 2, "type": a.one("bytes", "packets"),
+			"size": 64, "binding": name, "result_target": arr{to.header, to.name}})
 	}
 	t["actions"], t["action_ids"], t["next_tables"] = acts, actIDs, branches
 	return t
@@ -451,7 +458,8 @@ func (a *author) program() []byte {
 		"pipelines":      arr{a.pipeline("ingress", 3, names, ids), a.pipeline("egress", 1, names, ids)},
 		"counter_arrays": arr{obj{"name": "c", "id": 0, "size": 8}}, "calculations": calcs, "checksums": sums,
 		"register_arrays": arr{obj{"name": "r", "id": 0, "size": 8, "bitwidth": pick(a, []int{1, 17, 32, 64})}, obj{"name": "wide", "id": 1, "size": 5, "bitwidth": 96}},
-		"meter_arrays":    arr{obj{"name": "m", "id": 0, "type": "packets", "rate_count": 2, "size": 4}}}
+		"meter_arrays": append(a.meters, obj{"name": "m", "id": 0, "type": "packets", "rate_count": 2, "size": 4},
+			obj{"name": "bytes", "id": 1, "type": "bytes", "rate_count": 2, "size": 4})}
 	b, err := json.Marshal(root)
 	if err != nil {
 		panic(err)

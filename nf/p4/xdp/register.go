@@ -2,7 +2,6 @@ package xdp
 
 import (
 	"runtime"
-	"sync/atomic"
 
 	"github.com/cilium/ebpf/asm"
 
@@ -193,19 +192,10 @@ func (g *operator) writeRegister(op *ir.Call) {
 	g.writes = append(g.writes, w)
 }
 
-// Lock implements ir.Follower: it takes the registers. A program in the kernel holds them for about a
-// microsecond.
+// Lock implements ir.Follower: it takes the registers.
 func (x *Executor) Lock() {
-	if x.turnWord == nil {
-		return
-	}
-	for n := 1; !atomic.CompareAndSwapUint64(x.turnWord.word(0), 0, uint64(x.owner)); n++ {
-		if n%(1<<16) == 0 {
-			runtime.Gosched()
-		}
-		if n == 1<<26 { // that is seconds: whoever took them is no more
-			return
-		}
+	if x.turnWord != nil {
+		ir.Take(x.turnWord.word(0), uint64(x.owner))
 	}
 }
 

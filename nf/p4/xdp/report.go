@@ -84,8 +84,9 @@ type Report struct {
 	// is the reason.
 	Kernel bool   `json:"kernel"`
 	Why    string `json:"why,omitempty"`
-	// Instructions is the length of the program in the kernel. Bytes is the size of a frame's state.
+	// Instructions is the length of the program in the kernel, of which Stages are parts. Bytes is the size of a frame's state.
 	Instructions int    `json:"instructions"`
+	Stages       Stages `json:"stages,omitempty"`
 	Bytes        int    `json:"bytes"`
 	Parts        []Part `json:"parts"`
 	// Any are reasons for which frames of every program go to the engine.
@@ -101,7 +102,7 @@ func Analyse(tree *ir.Program, c p4.Config) Report {
 	if err != nil {
 		return Report{Why: err.Error()}
 	}
-	r := Report{Kernel: x.finishes, Instructions: len(x.code), Bytes: x.size, Parts: x.parts.list}
+	r := Report{Kernel: x.finishes, Instructions: len(x.code), Stages: x.stages, Bytes: x.size, Parts: x.parts.list}
 	if !r.Kernel {
 		r.Why = errNothing{x.parts.engine()}.Error()
 	}

@@ -8,7 +8,9 @@ import (
 const shortenings = 3
 
 // shorten returns a program with the same effect that does less.
-func shorten(code asm.Instructions, size int) asm.Instructions {
+func shorten(code asm.Instructions, size int) asm.Instructions { return shortened(code, size).code() }
+
+func shortened(code asm.Instructions, size int) *flow {
 	f := flowOf(code, size)
 	for range shortenings {
 		f.fold()
@@ -19,7 +21,7 @@ func shorten(code asm.Instructions, size int) asm.Instructions {
 		f.straighten()
 	}
 	f.sink()
-	return f.code()
+	return f
 }
 
 // fold replaces what is known by numbers, and has branches that are known go where they go.

@@ -108,7 +108,7 @@ func (s *sinking) leave(i int) {
 		if !ok {
 			n = len(s.blocks)
 			s.between[key] = n
-			s.blocks = append(s.blocks, block{body: zeros, next: to})
+			s.blocks = append(s.blocks, block{body: zeros, next: to, from: s.blocks[to].from})
 		}
 		return n
 	}

@@ -63,8 +63,6 @@ func sortOf(t *ir.Table) (sort, string) {
 	switch {
 	case t.Profile != nil && !fitsProfile(t.Profile):
 		return 0, fmt.Sprintf("its action profile may have %d members", t.Profile.Size)
-	case t.Meter:
-		return 0, "its entries have meters"
 	case words > maxKeyWords:
 		return 0, fmt.Sprintf("its key has %d words, more than %d", t.KeyWords, maxKeyWords-2)
 	case t.DataWords > maxDataWords:
@@ -154,6 +152,7 @@ func (g *pipes) table(n int, t *ir.Table) {
 			g.lookTuples(n, t, miss)
 		}
 		g.found(n, t, counter)
+		g.entryMeter(n, t)
 		g.set(atMissed, 0)
 		g.get32(asm.R1, rEntry, entryAct)
 		next := func(a int) int {
@@ -179,6 +178,7 @@ func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string)
 	if t.Counters {
 		g.add(storeImm(rState, int16(counter), int64(t.Size)+1, asm.DWord))
 	}
+	g.missMeter(n, t)
 	none := t.BaseMiss
 	if t.Branches {
 		none = t.Miss

@@ -22,7 +22,7 @@ type Program struct {
 	Deparse                            []*Header // in the order in which they leave
 	DeparseOps                         int       // primitives of the deparser
 	Counters                           []Array
-	Meters                             []Array // direct ones have size 0
+	Meters                             []Meters
 	Registers                          []Registers
 	Hashes                             []Hash
 	Std                                Standard
@@ -335,7 +335,7 @@ type Table struct {
 	Branches  bool
 	BaseMiss  int
 	Profile   *Profile // nil: its entries have actions of their own
-	Meter     bool
+	Meter     int      // in Meters: the direct one; -1: none
 	Counters  bool
 	Timeout   bool
 	// ConstDefault says that the default entry is Initial with InitData and never changes. Initial -1 means no
@@ -367,10 +367,19 @@ type Replica struct {
 	Rid  uint16
 }
 
-// Array is an array of counters or meters.
+// Array is an array of counters.
 type Array struct {
 	Name string
 	Size int
+}
+
+// Meters is an array of meters of Rates rates that count Bytes or packets. A direct one has size 0: its cells belong to the
+// entries of a table, and its colors go to Target.
+type Meters struct {
+	Name        string
+	Size, Rates int
+	Bytes       bool
+	Target      *Field
 }
 
 // Row is an entry of a table.
@@ -401,7 +410,13 @@ type Follower interface {
 	Group(profile int, at uint32, there bool, live []Share)
 	// Multicast is told of the replicas of a multicast group that serve now; without any the group is gone.
 	Multicast(group uint32, to []Replica)
-	Meter(meter, cell int, configured bool)
+	// Meters returns the memory in which both executors have the cells of an array of meters, EntryMeters the memory for those of a
+	// table's entries, by row, and of its default entry, behind all others; nil: only the Switch has them. Owner is what the Switch
+	// stores in MeterLock. Metered is told that rates were set.
+	Meters(meter int) []uint64
+	EntryMeters(table int) []uint64
+	Owner() uint64
+	Metered()
 	// Count and EntryCount return what the other executor has counted beside the Switch. Row -1 means the
 	// default entry. After a Reset they count from 0.
 	Count(counter, cell int) Count
