@@ -37,11 +37,13 @@ type lowerer struct {
 	fields  map[*header]map[*field]*ir.Field
 	slots   map[int]*ir.Field // fields by the first word of their value
 	valid   map[int]*ir.Header
+	prog    *ir.Program
+	stacks  map[*stack]*ir.HeaderStack
 }
 
 func lower(c *compiler) *ir.Program {
-	l := &lowerer{c, map[*header]*ir.Header{}, map[*header]map[*field]*ir.Field{}, map[int]*ir.Field{}, map[int]*ir.Header{}}
 	p := &ir.Program{Start: -1, Ingress: c.p.ingress, Egress: c.p.egress}
+	l := &lowerer{c, map[*header]*ir.Header{}, map[*header]map[*field]*ir.Field{}, map[int]*ir.Field{}, map[int]*ir.Header{}, p, map[*stack]*ir.HeaderStack{}}
 	l.lowerHeaders(p)
 	l.lowerStandard(&p.Std)
 	for i, j := range l.Actions {
@@ -131,12 +133,18 @@ func (l *lowerer) tree(e *expr) *ir.Expr {
 	if e == nil {
 		return nil
 	}
+	if x := l.stackTree(e); x != nil {
+		return x
+	}
 	x := &ir.Expr{Op: ir.Op(e.op), Neg: e.neg, Bits: e.bits, Const: e.c, At: e.idx, Sort: min(ir.Sort(e.sort), ir.OfOther)}
 	if e.hdr != nil {
 		x.Header = l.headers[e.hdr]
 		if e.fld != nil {
 			x.Field = l.fields[e.hdr][e.fld]
 		}
+	}
+	if e.op == opStack {
+		x.Stack = l.stackOf(e.stack)
 	}
 	for i, k := range e.kids {
 		x.Kids[i] = l.tree(k)
@@ -190,13 +198,14 @@ func (l *lowerer) lowerParser(p *ir.Program) {
 	}
 	p.Parser, p.Start = true, from.start
 	p.NoError, p.TooShort, p.InvalidArgument = from.errs.noError, from.errs.tooShort, from.errs.invalidArgument
+	p.OutOfBounds = from.errs.stackOutOfBounds
 	for i, j := range l.Parsers[0].States {
 		st := from.states[i]
 		x := ir.State{Name: st.name, Next: st.next}
 		for _, op := range j.Ops {
 			x.Ops = append(x.Ops, l.parserCall(op))
 		}
-		for _, d := range st.parts {
+		for k, d := range st.parts {
 			part := ir.KeyPart{Off: d.off, Bits: d.bits, At: d.at}
 			switch {
 			case d.where == nil:
@@ -205,7 +214,7 @@ func (l *lowerer) lowerParser(p *ir.Program) {
 				part.Field = l.slots[d.slot]
 			case d.slot >= 0:
 				part.Valid = l.valid[d.slot]
-			default:
+			case !l.lastPart(&part, &j.Key[k]):
 				part.Unknown = true
 			}
 			x.Parts = append(x.Parts, part)
@@ -229,7 +238,10 @@ func (l *lowerer) parserCall(op jsonOp) ir.Call {
 	for i := range op.Parameters {
 		v := &op.Parameters[i]
 		if i == 0 && (op.Op == "extract" || op.Op == "extract_VL") {
-			if v.typ == "regular" {
+			switch v.typ {
+			case "stack":
+				c.Stack = l.stackOf(find(l.document, l.compiler.stacks, "header stack", v.inner().text))
+			case "regular":
 				c.Header = l.headers[find(l.document, l.names, "header", v.inner().text)]
 			}
 			continue

@@ -220,6 +220,8 @@ func (g *operator) primitive(op *ir.Call, _ *ir.Action) (exits bool) {
 		g.storeStd(spec, uint64(g.opt.DropPort))
 		g.storeStd(group, 0)
 		g.next.written[spec] = true
+	case "push", "pop":
+		g.shiftStack(op)
 	case "count":
 		g.count(op)
 	case "modify_field_with_hash_based_offset":

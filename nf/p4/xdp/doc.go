@@ -63,7 +63,7 @@
 //
 // # What is not here
 //
-// The engine runs frames that need header stacks, fields of variable length, value sets, sums and products of
+// The engine runs frames that need stacks of header unions, fields of variable length, value sets, sums and products of
 // more than 64 bits, hashes other than crc32 and crc16, copies that differ, clones, digests or recirculation. New refuses programs that are too long for the kernel in one piece, and
 // programs of which the kernel could finish no frame. Pairs of interfaces and generic XDP are left to the engine.
 //

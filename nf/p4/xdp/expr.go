@@ -380,6 +380,10 @@ func (g *computer) compare(e *ir.Expr, want bool, to string, d int) {
 
 // assign stores a number in a field: cut to its width, or brought into its range when it saturates.
 func (g *computer) assign(dst, src *ir.Expr) {
+	if dst.Op == ir.If {
+		g.assignEach(dst, src)
+		return
+	}
 	if dst.Op != ir.FieldOf {
 		unsupported("it assigns to an element of a header stack, or to a register")
 	}

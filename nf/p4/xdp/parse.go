@@ -15,10 +15,11 @@ type parsing struct{ operator }
 // instance is a state of the parser at an offset of the frame. Each offset has code of its own, so that all
 // loads have constant offsets and the verifier sees that the parser ends.
 type instance struct {
-	state int
-	at    int        // bytes in front
-	last  *ir.Header // that was extracted last
-	idle  int        // states since then
+	state  int
+	at     int        // bytes in front
+	last   *ir.Header // that was extracted last
+	idle   int        // states since then
+	stacks counted    // headers of each stack
 }
 
 // Bounds of the unrolled parser.
@@ -33,7 +34,7 @@ func (s instance) label() string {
 	if s.last != nil {
 		last = s.last.Index
 	}
-	return fmt.Sprintf("state%d-%d-%d-%d", s.state, s.at, last, s.idle)
+	return fmt.Sprintf("state%d-%d-%d-%d-%x", s.state, s.at, last, s.idle, string(s.stacks))
 }
 
 // parser translates all states. The label "parsed" comes after them.
@@ -79,7 +80,15 @@ func (g *parsing) parseState(s instance) {
 	defer g.about("state", st.Name)()
 	g.part(func() {
 		for i := range st.Ops {
-			s = g.parseOp(&st.Ops[i], s)
+			op := &st.Ops[i]
+			if op.Stack == nil || op.Name != "extract" {
+				s = g.parseOp(op, s)
+				continue
+			}
+			var left bool
+			if s, left = g.extractNext(op.Stack, s); !left {
+				return
+			}
 		}
 		s.idle++
 		g.choose(st, s)
@@ -91,7 +100,7 @@ func (g *parsing) parseOp(op *ir.Call, s instance) instance {
 	switch op.Name {
 	case "extract":
 		if op.Header == nil {
-			unsupported("it extracts into a header stack")
+			unsupported("it extracts into a stack of unions")
 		}
 		if op.Header.Varbit {
 			unsupported("header %s has a field of variable length", op.Header.Name)
@@ -123,6 +132,8 @@ func (g *parsing) parseOp(op *ir.Call, s instance) instance {
 		g.need(s.at, int(n/8), s.at)
 		g.move(nil)
 		s.at, s.idle = s.at+int(n/8), 0
+	case "push", "pop":
+		unsupported("it pushes or pops in the parser")
 	default:
 		if g.primitive(op, nil) {
 			unsupported("it ends the pipeline in the parser")
@@ -257,6 +268,8 @@ func (g *parsing) choose(st *ir.State, s instance) {
 			switch {
 			case p.Look:
 				g.lookahead(p.Off, p.Bits, s.at, k.reg)
+			case p.Last != nil:
+				g.lastField(p, s, w, k.reg)
 			case p.Valid != nil:
 				g.readValid(p.Valid, k.reg)
 			default:
@@ -289,10 +302,10 @@ func (g *parsing) choose(st *ir.State, s instance) {
 			g.with(asm.And, asm.R1, asm.R0)
 			g.notEqual(asm.R1, value, next)
 		}
-		g.toState(instance{c.Next, s.at, s.last, s.idle})
+		g.toState(instance{c.Next, s.at, s.last, s.idle, s.stacks})
 		g.label(next)
 	}
-	g.toState(instance{st.Next, s.at, s.last, s.idle})
+	g.toState(instance{st.Next, s.at, s.last, s.idle, s.stacks})
 }
 
 // notEqual jumps if r is not v. It changes R0.

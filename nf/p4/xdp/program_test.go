@@ -35,6 +35,9 @@ type author struct {
 	params                  []int // widths, of the action that is written
 	nodes                   int
 	profiles                arr
+	stackSize               int // 0: the program has no stack
+	stacks                  arr
+	elements                []string
 }
 
 func (a *author) id() int { a.ids++; return a.ids }
@@ -100,6 +103,8 @@ func (a *author) number(depth int) any {
 			return obj{"type": "runtime_data", "value": a.IntN(len(a.params))}
 		case a.IntN(3) == 0:
 			return a.constant()
+		case a.stackSize > 0 && a.IntN(4) == 0:
+			return a.ofStack()
 		}
 		return fieldOf(pick(a, a.fields))
 	}
@@ -188,6 +193,9 @@ func (a *author) action(n int) (string, int) {
 
 func (a *author) primitive(i, count int) obj {
 	header := func() obj { return obj{"type": "header", "value": pick(a, a.wire)} }
+	if a.stackSize > 0 && a.IntN(6) == 0 {
+		return a.changesStack()
+	}
 	switch a.IntN(15) {
 	case 0:
 		return prim("add_header", header())
@@ -234,6 +242,9 @@ func (a *author) parser() obj {
 	var states arr
 	for i := range a.wire[:4] {
 		next := func() any {
+			if a.stackSize > 0 && a.IntN(2) == 0 {
+				return "loop"
+			}
 			if i == 3 || a.IntN(5) == 0 {
 				return nil
 			}
@@ -271,6 +282,9 @@ func (a *author) parser() obj {
 		}
 		cases = append(cases, obj{"type": "default", "value": nil, "mask": nil, "next_state": next()})
 		states = append(states, obj{"name": fmt.Sprintf("s%d", i), "id": i, "parser_ops": ops, "transition_key": key, "transitions": cases})
+	}
+	if a.stackSize > 0 {
+		states = append(states, a.stackState("loop", a.one(nil, nil, "s3")))
 	}
 	return obj{"name": "parser", "id": 0, "init_state": "s0", "parse_states": states}
 }
@@ -424,6 +438,7 @@ func (a *author) program() []byte {
 		a.field("twin", f.name, f.bits)
 	}
 	a.wire = append(a.wire, "twin")
+	a.addStack()
 	std := func(name string) arr {
 		return arr{"intrinsic_metadata." + name, arr{"standard_metadata", name}}
 	}
@@ -437,6 +452,9 @@ func (a *author) program() []byte {
 	order := arr{"h0", "h1", "h2", "h3", "twin"}
 	if a.IntN(4) == 0 {
 		order = arr{"twin", "h2", "h0", "h3"}
+	}
+	for _, e := range a.elements {
+		order = append(order, e)
 	}
 	calcs, sums := a.checksums()
 	for i := range 3 {
@@ -454,6 +472,8 @@ func (a *author) program() []byte {
 	root := obj{"__meta__": obj{"version": arr{2, 23}}, "header_types": a.types, "headers": a.headers, "actions": a.actions,
 		"field_aliases":  arr{std("ingress_global_timestamp"), std("egress_global_timestamp"), std("mcast_grp"), std("egress_rid"), std("priority")},
 		"parsers":        arr{a.parser()},
+		"header_stacks":  a.stacks,
+		"errors":         arr{arr{"NoError", 0}, arr{"PacketTooShort", 1}, arr{"NoMatch", 2}, arr{"StackOutOfBounds", 4}},
 		"deparsers":      arr{obj{"name": "deparser", "id": 0, "order": order}},
 		"pipelines":      arr{a.pipeline("ingress", 3, names, ids), a.pipeline("egress", 1, names, ids)},
 		"counter_arrays": arr{obj{"name": "c", "id": 0, "size": 8}}, "calculations": calcs, "checksums": sums,

@@ -12,6 +12,7 @@ type Program struct {
 	States []State
 	// Numbers of the core library's errors.
 	NoError, TooShort, InvalidArgument uint32
+	OutOfBounds                        uint32 // of a header stack
 	Verify, Update                     []Checksum
 	Nodes                              []Node
 	Ingress, Egress                    int // nodes; -1: none
@@ -186,10 +187,19 @@ type Expr struct {
 	Neg    bool
 	Bits   int
 	Kids   [3]*Expr
-	Const  []uint64 // of a Const: two's complement, least significant word first
-	Header *Header  // of HeaderOf and FieldOf
-	Field  *Field   // of FieldOf; nil: the header's validity
-	At     int      // of Local: word of the action's data; of casts: the width
+	Const  []uint64     // of a Const: two's complement, least significant word first
+	Header *Header      // of HeaderOf and FieldOf
+	Field  *Field       // of FieldOf; nil: the header's validity
+	At     int          // of Local: word of the action's data; of casts: the width
+	Stack  *HeaderStack // of Stack
+}
+
+// HeaderStack is a header stack. Next is a field of metadata that counts the headers which the parser has extracted or
+// the program has pushed. Where a frame chooses an element, the tree has an If for each element.
+type HeaderStack struct {
+	Name  string
+	Elems []*Header
+	Next  *Field
 }
 
 // Fits reports whether one word holds every value of e: as an unsigned number, or as a signed one if e.Neg is
@@ -219,7 +229,8 @@ type Arg struct {
 type Call struct {
 	Name   string
 	Args   []Arg
-	Header *Header // of "extract": what is extracted; nil: an element of a stack
+	Header *Header      // of "extract": what is extracted; nil: an element of a stack
+	Stack  *HeaderStack // of "extract": its next element is extracted; nil: it is none of a stack of headers
 }
 
 // Action is an action. Its parameters are the data words of an entry.
@@ -241,12 +252,15 @@ type State struct {
 // KeyPart is a part of a transition key: a field, the validity of a header (Valid), or a lookahead. Unknown
 // says that it is none of these.
 type KeyPart struct {
-	Field   *Field
-	Valid   *Header
-	Look    bool
-	Off     int
-	Bits    int
-	At      int // word of Value and Mask
+	Field *Field
+	Valid *Header
+	Look  bool
+	Off   int
+	Bits  int
+	At    int // word of Value and Mask
+	// Last is a stack of whose last header the part is a field. Each has the field of each element.
+	Last    *HeaderStack
+	Each    []*Field
 	Unknown bool
 }
 
