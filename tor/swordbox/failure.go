@@ -103,6 +103,9 @@ func (n *order) successor(l *flow, o *op) *flow {
 	if x == nil || x.until != 0 || !o.is(fRight) || !x.allows(o, accessOf(o)) {
 		return nil // the server may refuse it, which would end the successor
 	}
+	if !o.is(fOrphan) && !n.ledger.mayDiverge(n.flowOf(o)) {
+		return nil
+	}
 	can := func(c *flow) bool {
 		return c != l && c.trusted && !c.dead && !c.gone && !c.unsure && c.unkept == 0 && c.cur == none && !c.repair && !c.inDoubt && !c.gated &&
 			c.may>>aWrite&1 != 0 && c.may>>accessOf(o)&1 != 0 && c.granted(x)
@@ -190,6 +193,7 @@ func (s *clientSide) forsake(fl *flow) {
 func (s *clientSide) remove(fl *flow) {
 	n := s.n
 	if !fl.synced {
+		n.ledger.unjournal(fl)
 		*fl = noFlow // what it learnt meanwhile is not the next connection's
 		return
 	}
