@@ -64,7 +64,7 @@ func (n *order) bury(c *flow, doubt bool) (successor *flow, from uint32) {
 	n.keys.recall(c)
 	n.waits.wake(queue{forCarrier, n.index(c)})
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
-		if doubt && !o.executed(&c.carrier) && n.decided(o) {
+		if doubt && !o.executed(&c.carrier) && n.decided(o) && (o.is(fOrphan) || n.flowOf(o).bound || n.ledger.journaled(n.flowOf(o))) {
 			if successor == nil {
 				if successor = n.successor(c, o); successor != nil {
 					from = successor.next
@@ -102,9 +102,6 @@ func (n *order) successor(l *flow, o *op) *flow {
 	x := n.keys.find(o.rkey)
 	if x == nil || x.until != 0 || !o.is(fRight) || !x.allows(o, accessOf(o)) {
 		return nil // the server may refuse it, which would end the successor
-	}
-	if !o.is(fOrphan) && !n.ledger.mayDiverge(n.flowOf(o)) {
-		return nil
 	}
 	can := func(c *flow) bool {
 		return c != l && c.trusted && !c.dead && !c.gone && !c.unsure && c.unkept == 0 && c.cur == none && !c.repair && !c.inDoubt && !c.gated &&
