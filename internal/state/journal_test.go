@@ -102,7 +102,8 @@ func TestJournalWaitsForTheDisk(t *testing.T) {
 	}
 	j := g.(*Journal)
 	hold, failed := make(chan error), errors.New("input/output error")
-	calls := make(chan bool, 1)
+	calls := make(chan bool, 100)
+	t.Cleanup(func() { close(hold) })
 	j.sync = func() error { calls <- true; return <-hold }
 	x, y := journal.Entry{1}, journal.Entry{2}
 	if j.Keep(0, &x) {

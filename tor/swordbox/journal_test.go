@@ -127,6 +127,9 @@ func TestReboot(t *testing.T) {
 	if n := r.box().recorded(); n != 2 || len(d.disk) != 2 {
 		t.Fatalf("%d connections on record, %d in the journal, want 2", n, len(d.disk))
 	}
+	if why := r.box().why; why != errReboot.Error() {
+		t.Errorf("the reason is %q", why)
+	}
 	old := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
 	a.psn++
 	next := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(2))
