@@ -32,6 +32,7 @@ import (
 	"github.com/quillon/quillon/internal/ui"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/journal"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
@@ -52,6 +53,7 @@ type runFlags struct {
 	name     string
 	control  string
 	state    string
+	journal  string
 	dryRun   bool
 	p4rt     p4rtFlags
 	pool     poolFlags
@@ -122,6 +124,14 @@ are any, the wire of an inline pair stays at a clean stop, too. All of the file'
 is reserved before it is used, and nobody else may read it. What an app can do
 without (clover-steer: requests that it would send again after a crash) is in a file
 beside it, with the app's name.
+
+A reboot of the machine loses the state. So the names of those connections are in a
+journal on a disk, /var/lib/quillon/NAME.journal unless --journal says otherwise,
+before the first such frame. After a reboot their frames do not cross, and their
+clients are told by an RDMA error. With --journal none, with --state none, and for
+users other than root without --journal, there is none, and after a reboot WRITEs of
+such a connection may be acknowledged that are never executed: end those connections
+before it.
 
 With --state none all this is lost: frames of those connections do not cross any
 more, and the next process does not start, since it would let requests be acknowledged
@@ -223,6 +233,7 @@ func newRunCmd() *cobra.Command {
 	cmd.Flags().StringVar(&f.inline, "inline", "", "the two `interfaces`, as in eth1,eth2; the first faces the clients")
 	addNFFlag(cmd, &f.nfs)
 	f.add(cmd)
+	cmd.Flags().StringVar(&f.journal, "journal", "", "`file` on a disk that names connections which must not cross as they are after a reboot; or none (default: by name in /var/lib/quillon for root, unless --state none)")
 	cmd.Flags().StringVar(&f.state, "state", "", "`file` that hands connections over to the next process, however this one ends; or none (default: by name, when an app keeps a state)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done, and look whether the interfaces are there")
 	f.root.add(cmd)
@@ -341,6 +352,21 @@ func (f *runFlags) instanceName(file string) string {
 	return strings.ReplaceAll(f.inline, ",", "-")
 }
 
+// journals returns the journals of the instance's apps, or nil if they keep none.
+func (f *runFlags) journals(instance string) *state.Journals {
+	path := f.journal
+	if path == "" && f.state != state.None && os.Geteuid() == 0 {
+		path = filepath.Join(journalDir, filepath.Base(instance)+".journal")
+	}
+	if path == "" || path == state.None {
+		return nil
+	}
+	return state.NewJournals(path, f.journal == "")
+}
+
+// journalDir is where journals are that --journal does not name. It must be on a disk.
+const journalDir = "/var/lib/quillon"
+
 // stateFile returns the file in which apps of the instance keep what must survive the process.
 func (f *runFlags) stateFile(instance string) *state.File {
 	switch f.state {
@@ -394,6 +420,7 @@ type running struct {
 	filter  port.Filter // the filter with which the ports were opened
 	ports   *open.Ports
 	state   *state.File
+	journal *state.Journals // nil: apps keep none
 	inst    *graph.Instance
 	served  *served
 	unserve func() error
@@ -507,6 +534,10 @@ func asRoot(err error) error {
 
 func (r *running) build() (err error) {
 	r.state = r.stateFile(r.name)
+	var journal func(string, int, journal.Arrange) (journal.Journal, error)
+	if r.journal = r.journals(r.name); r.journal != nil {
+		journal = r.journal.Open
+	}
 	r.inst, err = graph.New(graph.Config{
 		Spec: r.spec, Kinds: kinds(), Ports: r.ports.Queues(), Clock: r.clk,
 		// Flow tables are hashed with the seed, so senders must not know it.
@@ -526,6 +557,7 @@ func (r *running) build() (err error) {
 		},
 		ClosedPort: r.ports.Closed,
 		Memory:     r.state.Memory,
+		Journal:    journal,
 		Ahead:      xdp.Open,
 	})
 	if err != nil {
@@ -746,6 +778,9 @@ func (r *running) finish(err error) error {
 			errs = append(errs, r.ports.Close())
 		}
 		r.printHeld()
+	}
+	if r.journal != nil {
+		errs = append(errs, r.journal.Close())
 	}
 	if r.state != nil {
 		errs = append(errs, r.state.Close())

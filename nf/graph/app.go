@@ -9,6 +9,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/effect"
+	"github.com/quillon/quillon/nf/journal"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/table"
@@ -183,6 +184,9 @@ type Env struct {
 	// same name in the next process finds them as this process left them, however it ended. Memory may be
 	// called once per app, not once per worker.
 	Memory func(size int) ([]byte, error)
+	// Journal, if not nil, opens the app's journal, which outlives the machine's boot, with so many slots; see
+	// package journal. It is nil for an instance without one. Like Memory it may be called once per app.
+	Journal func(slots int, arrange journal.Arrange) (journal.Journal, error)
 	// Asked says that the app is made only to call its Wants (Wanter), and then thrown away: New may leave out
 	// steps that take long.
 	Asked bool

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/journal"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -360,6 +361,11 @@ func (i *plans) insides(spec *Spec, name string, outer *node, w int, fresh bool,
 		}
 		if i.cfg.Memory != nil {
 			env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(k.kept(full), size) }
+		}
+		if i.cfg.Journal != nil {
+			env.Journal = func(slots int, arrange journal.Arrange) (journal.Journal, error) {
+				return i.cfg.Journal(k.kept(full), slots, arrange)
+			}
 		}
 		in, err := newInside(env, &i.workers[w].ctx, known.number(full, k), outer, s, k)
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/journal"
 	"github.com/quillon/quillon/nf/offload"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
@@ -38,6 +39,8 @@ type Config struct {
 	// Memory returns the memory of an app that outlives the process; see Env.Memory and
 	// Kind.Soft. If Memory is nil, apps have no such memory.
 	Memory func(app string, size int) ([]byte, error)
+	// Journal opens the journal of an app that outlives the machine's boot; see Env.Journal. If it is nil, apps have none.
+	Journal func(app string, slots int, arrange journal.Arrange) (journal.Journal, error)
 	// Seed is the seed of Ctx.Rand and of Env.Seed.
 	Seed uint64
 	// Spin is how long an idle worker looks for frames before it sleeps;
@@ -334,6 +337,11 @@ func (i *plans) make(spec *Spec, names []string, fresh map[string]bool, shares m
 			}
 			if i.cfg.Memory != nil {
 				env.Memory = func(size int) ([]byte, error) { return i.cfg.Memory(kind.kept(name), size) }
+			}
+			if i.cfg.Journal != nil {
+				env.Journal = func(slots int, arrange journal.Arrange) (journal.Journal, error) {
+					return i.cfg.Journal(kind.kept(name), slots, arrange)
+				}
 			}
 			app, err := kind.New(env, maps.Clone(spec.Apps[name].Args))
 			if err != nil {

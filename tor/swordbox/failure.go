@@ -64,7 +64,7 @@ func (n *order) bury(c *flow, doubt bool) (successor *flow, from uint32) {
 	n.keys.recall(c)
 	n.waits.wake(queue{forCarrier, n.index(c)})
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
-		if doubt && !o.executed(&c.carrier) && n.decided(o) {
+		if doubt && !o.executed(&c.carrier) && n.decided(o) && (o.is(fOrphan) || n.flowOf(o).bound || n.ledger.journaled(n.flowOf(o))) {
 			if successor == nil {
 				if successor = n.successor(c, o); successor != nil {
 					from = successor.next
@@ -190,6 +190,7 @@ func (s *clientSide) forsake(fl *flow) {
 func (s *clientSide) remove(fl *flow) {
 	n := s.n
 	if !fl.synced {
+		n.ledger.unjournal(fl)
 		*fl = noFlow // what it learnt meanwhile is not the next connection's
 		return
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/journal"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/tor/conn"
 )
@@ -71,6 +72,10 @@ type memory struct {
 	bound  atomic.Int32
 	full   atomic.Int64 // until then the kernel is not asked to bind more
 	ties   ties
+	// journal names the bound connections on a disk, or nil: memory that outlives the process does not outlive a
+	// reboot. The flow with index i of place p has slot p*conns+i.
+	journal journal.Journal
+	reboot  bool // b has what the journal of an earlier boot named
 }
 
 // ties holds the queue pairs of the bound connections of all servers. Queue pairs in two VLANs may have the
@@ -190,7 +195,7 @@ func (s *shared) remember(env graph.Env) error {
 		return fmt.Errorf("servers= says that %v and %v are %s, and connections are left for which they were %s: give servers= as it was, or end them first (mode=end)", a, c, is, was)
 	}
 	s.mem.b, s.mem.epoch = b, clock.EpochOf(env.Clock)
-	return nil
+	return s.openJournal(env)
 }
 
 // regroup returns two server addresses of connections on record in b about which s and the process that left
@@ -369,6 +374,7 @@ func (r *identity) ends() [2]port.QueuePair {
 // connection is gone. When a process begins, adopt and bereave take over what another process left.
 type ledger struct {
 	records []byte // beside flows; nil if no memory outlives the process
+	base    int    // slot of the first flow in the journal
 	mem     *memory
 	r       *record
 	by      *owner
@@ -391,7 +397,7 @@ func (l *ledger) mayDiverge(f *flow) bool { return f.bound || l.mayBind(f) }
 
 func (l *ledger) mayBind(f *flow) bool {
 	now := l.by.c.Now()
-	if now < clock.Time(l.mem.full.Load()) {
+	if now < clock.Time(l.mem.full.Load()) || !l.journaled(f) {
 		return false
 	}
 	if !l.bind(f) {
@@ -425,6 +431,7 @@ func (l *ledger) bind(f *flow) bool {
 // strike takes flow f off the record, behind what the kernel has: a process that ends between both leaves no queue pair
 // bound that is not on record.
 func (l *ledger) strike(f *flow) {
+	l.unjournal(f)
 	if !f.bound {
 		return
 	}

@@ -35,6 +35,8 @@ func (s *shared) unfit(now clock.Time) error {
 		return nil
 	}
 	switch alive := m.aliveAt(); {
+	case m.reboot:
+		return errReboot
 	case s.cfg.mode == End:
 		return errEnded
 	case !understood(le.Uint32(m.b[8:])):
@@ -106,6 +108,7 @@ func (s *Box) inherit(now clock.Time) {
 			}
 		}
 	}
+	s.rejournal()
 	m.bound.Store(int32(len(bound) / 2))
 	if !m.ties.begin(s.c, was, bound) {
 		s.c.Count(ctrUnbound, 1)

@@ -84,6 +84,9 @@ func (s *Box) Report() any {
 	if s.cfg.mode == Replace && !s.cfg.vouched && len(s.cfg.cover) == 0 {
 		r.Warning = "mode=replace replaces no atomics: name memory that only these clients change (track=), or say replace=learnt"
 	}
+	if j := s.mem.journal; j != nil && j.Err() != nil {
+		r.Warning = fmt.Sprintf("no connection's ends come to count differently any more, because the journal cannot be written: %v: make room, and start again", j.Err())
+	}
 	if s.mem.b != nil {
 		r.State = &State{Bytes: len(s.mem.b), Recorded: s.recorded(), Read: s.begun.Load()}
 		if r.State.Read {

@@ -1,0 +1,182 @@
+package swordbox
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/journal"
+)
+
+// A reboot of the machine takes the memory that outlives the process, and what the kernel holds back. The two ends of a
+// bound connection would then take each other's new requests for duplicates. So the journal, on a disk, names each
+// connection from before the first frame that makes its ends differ. Until its entry is on the disk a connection may
+// not be bound: its operations go over their own connection, as what they are. After a reboot the connections that the
+// journal names are lost as those whose record this version cannot read (see bereave): nothing of them crosses, and
+// their clients are told. The journal does not have the PSN of the oldest request without an answer.
+
+var errReboot = errors.New("the machine was started anew since")
+
+// entry returns the journal's entry of the connection.
+func (r *identity) entry() (e journal.Entry) {
+	var b [recordLen]byte
+	r.write(b[:])
+	for k := range e {
+		e[k] = le.Uint64(b[8*k:])
+	}
+	return e
+}
+
+// openJournal opens the journal, and puts the connections that one of an earlier boot names on record in memory.
+func (s *shared) openJournal(env graph.Env) (err error) {
+	m := &s.mem
+	if env.Journal == nil || env.Asked {
+		return nil
+	}
+	m.journal, err = env.Journal(m.places*m.conns, func(left []journal.Entry, lost bool) (map[int]journal.Entry, error) {
+		if lost && len(left) > 0 {
+			if err := s.mourn(left); err != nil {
+				return nil, err
+			}
+		}
+		g, all := geometryIn(m.b), map[int]journal.Entry{}
+		for p := range min(g.places, m.places) {
+			for i := range min(g.conns, m.conns) {
+				if b := recordIn(m.b, g, p, i); b[boundAt] != 0 {
+					var r identity
+					r.read(b)
+					all[p*m.conns+i] = r.entry()
+				}
+			}
+		}
+		return all, nil
+	})
+	return err
+}
+
+// mourn puts connections on record that were bound in an earlier boot, without what was known of them. Connections that
+// memory on a disk still names are on record already.
+func (s *shared) mourn(all []journal.Entry) error {
+	m := &s.mem
+	g := geometryIn(m.b)
+	if g == (geometry{}) {
+		g = m.geometry
+		le.PutUint32(m.b[8:], layout())
+		le.PutUint32(m.b[12:], uint32(g.conns))
+		le.PutUint32(m.b[16:], uint32(g.window))
+		le.PutUint32(m.b[20:], uint32(g.places))
+		m.epoch.Put(m.b[epochAt:])
+		le.PutUint64(m.b, memMagic)
+	}
+	m.reboot = true
+	for _, e := range all {
+		var b [recordLen]byte
+		for k, v := range e {
+			le.PutUint64(b[8*k:], v)
+		}
+		var r identity
+		if r.read(b[:]); !s.bury(g, r) {
+			return fmt.Errorf("%d connections were lost in the machine's last boot, and there is no room for them: give conns= and discover= as they were, or end their clients and remove the journal", len(all))
+		}
+	}
+	return nil
+}
+
+// bury puts connection r on record, in the place of its server. It returns false if there is no room.
+func (s *shared) bury(g geometry, r identity) bool {
+	spare := none
+	for p := range g.places {
+		free, its, empty := none, false, true
+		for i := range g.conns {
+			b := recordIn(s.mem.b, g, p, i)
+			if b[boundAt] == 0 {
+				if free == none {
+					free = int32(i)
+				}
+				continue
+			}
+			var x identity
+			if x.read(b); x == r {
+				return true
+			}
+			empty = false
+			its = its || s.cfg.servers.alike(x.server.Netip(), r.server.Netip()) && x.server.VLAN() == r.server.VLAN()
+		}
+		if its {
+			if free == none {
+				return false
+			}
+			r.write(recordIn(s.mem.b, g, p, int(free)))
+			return true
+		}
+		if empty && spare == none {
+			spare = int32(p)
+		}
+	}
+	if spare == none {
+		return false
+	}
+	r.write(recordIn(s.mem.b, g, int(spare), 0))
+	return true
+}
+
+// rejournal makes the journal name what is bound when a process begins, and nothing else.
+func (s *shared) rejournal() {
+	m := &s.mem
+	if m.journal == nil {
+		return
+	}
+	for k := range m.places * m.conns {
+		if b := recordIn(m.b, m.geometry, 0, k); b[boundAt] != 0 {
+			var r identity
+			r.read(b)
+			e := r.entry()
+			m.journal.Keep(k, &e)
+		} else {
+			m.journal.Drop(k)
+		}
+	}
+}
+
+func (l *ledger) slotOf(f *flow) int { return l.base + int(l.r.index(f)) }
+
+// journaled reports whether the journal names flow f, and has it do so.
+func (l *ledger) journaled(f *flow) bool {
+	if l.mem.journal == nil {
+		return true
+	}
+	r := identityOf(l.r.row(f))
+	e := r.entry()
+	return l.mem.journal.Keep(l.slotOf(f), &e)
+}
+
+// journaling reports whether flow f, which is not bound, has to wait until the journal names it. A journal that cannot be
+// written holds nothing up that goes over the flow's own connection.
+func (l *ledger) journaling(f *flow) bool {
+	return l.mem.journal != nil && l.mem.journal.Err() == nil && !l.journaled(f)
+}
+
+func (l *ledger) unjournal(f *flow) {
+	if l.mem.journal != nil {
+		l.mem.journal.Drop(l.slotOf(f))
+	}
+}
+
+// oldestAgain reports whether request PSN psn of the lost flow f is the client's oldest one without an answer. The flow
+// does not know it when only the journal named the connection. A NAK acknowledges all requests before its own: so
+// the client is told only behind a request that it has sent twice, with none before it in between. Clients repeat
+// all requests from the oldest one on.
+func (f *flow) oldestAgain(psn uint32) bool {
+	if f.ended&knownPSN != 0 {
+		return true
+	}
+	if f.seen && psn == f.arrived {
+		f.ended = psn | knownPSN
+		return true
+	}
+	if !f.seen || psnLess(psn, f.arrived) || hdr.PSNDiff(psn, f.arrived) > farOff {
+		f.seen, f.arrived = true, psn
+	}
+	return false
+}

@@ -1,0 +1,207 @@
+package swordbox
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/journal"
+)
+
+// disk is a journal whose writes take as long as the test says.
+type disk struct {
+	memory, disk map[int]journal.Entry
+	busy         bool // what is kept is not on the disk yet
+	boot         int
+	opened       int
+	err          error
+}
+
+func newDisk() *disk { return &disk{memory: map[int]journal.Entry{}, disk: map[int]journal.Entry{}} }
+
+func (d *disk) Keep(i int, e *journal.Entry) bool {
+	d.memory[i] = *e
+	if !d.busy && d.err == nil {
+		d.disk[i] = *e
+	}
+	return d.disk[i] == *e
+}
+
+func (d *disk) Drop(i int) {
+	delete(d.memory, i)
+	delete(d.disk, i)
+}
+
+func (d *disk) Err() error { return d.err }
+
+func (d *disk) kind(k *kept) graph.Kind {
+	kind := k.kind()
+	start := kind.New
+	kind.New = func(env graph.Env, args graph.Args) (graph.App, error) {
+		env.Journal = func(slots int, arrange journal.Arrange) (journal.Journal, error) {
+			if lost := d.boot != d.opened; lost {
+				var left []journal.Entry
+				for _, e := range d.disk {
+					left = append(left, e)
+				}
+				all, err := arrange(left, true)
+				if err != nil {
+					return nil, err
+				}
+				d.memory, d.disk, d.opened = all, map[int]journal.Entry{}, d.boot
+				for i, e := range all {
+					d.disk[i] = e
+				}
+			}
+			return d, nil
+		}
+		return start(env, args)
+	}
+	return kind
+}
+
+func journaling(t *testing.T, args graph.Args) (*rig, *kept, *disk) {
+	t.Helper()
+	k, d := &kept{b: make([]byte, 8<<20)}, newDisk()
+	r := newRig(t, args)
+	r.Test = graphtest.New(t, d.kind(k), r.args)
+	return r, k, d
+}
+
+// reboot ends the box with the machine: its memory is lost, and what is not on the disk.
+func (r *rig) reboot(k *kept, d *disk) {
+	r.t.Helper()
+	left := map[int]journal.Entry{}
+	for i, e := range d.disk {
+		left[i] = e
+	}
+	if err := r.Inst.Close(); err != nil {
+		r.t.Fatal(err)
+	}
+	clear(k.b)
+	d.disk, d.boot = left, d.boot+1
+	now := r.Clock.Now()
+	r.Test = graphtest.New(r.t, d.kind(k), r.args)
+	r.Clock.Set(now.Add(time.Minute))
+	r.Advance(time.Millisecond)
+}
+
+// Until the journal names both, each client's operations go over its own connection, as what they are.
+func TestWaitsForTheJournal(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	d.busy = true
+	for range 20 {
+		x := b.cas(0x7000, 7, 7)
+		for range 20 {
+			if len(x.Out["b"]) > 0 {
+				break
+			}
+			x = r.Advance(time.Millisecond)
+		}
+		same(t, x.Out["b"], b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7000, testRKey, 7, 7), nil))
+		same(t, b.atomicAck(7).Out["a"], b.response(hdr.AtomicAck, b.psn-1, append(aeth(hdr.SynACK, b.smsn), 0, 0, 0, 0, 0, 0, 0, 7), nil))
+		b.msn++
+	}
+	if n := r.box().recorded(); n != 0 {
+		t.Fatalf("%d connections on record before the journal has them", n)
+	}
+	d.busy = false
+	b.learn(a, 0x7008, 7)
+	if n := r.box().recorded(); n != 2 || len(d.disk) != 2 {
+		t.Errorf("%d connections on record, %d in the journal, want 2", n, len(d.disk))
+	}
+	_ = k
+}
+
+// After a reboot nothing of the connections that the journal names crosses. Their clients are told when they repeat
+// requests, but not by a NAK in front of which anything may be lost.
+func TestReboot(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	r.reboot(k, d)
+	if n := r.box().recorded(); n != 2 || len(d.disk) != 2 {
+		t.Fatalf("%d connections on record, %d in the journal, want 2", n, len(d.disk))
+	}
+	if why := r.box().why; why != errReboot.Error() {
+		t.Errorf("the reason is %q", why)
+	}
+	old := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
+	a.psn++
+	next := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(2))
+	at := a.psn - 1
+	// A new request comes before the client repeats the old one: a NAK of it would acknowledge the old one.
+	for _, x := range []graphtest.Result{r.Push("a", next), r.Push("a", old), a.ack()} {
+		none0(t, x.Out["b"])
+		none0(t, x.Out["a"])
+	}
+	x := r.Push("a", old)
+	none0(t, x.Out["b"])
+	if got, want := text(one(t, x.Out["a"])), text(a.response(hdr.Acknowledge, at, aeth(hdr.SynNAKRemoteOperation, 0), nil)); got != want {
+		t.Fatalf("got %s, want %s", got, want)
+	}
+	// Others are served.
+	r.reach()
+	c, e := r.join(), r.join()
+	e.learn(c, 0x7010, 7)
+	if n := r.box().recorded(); n != 4 {
+		t.Fatalf("%d connections on record, want 4", n)
+	}
+	// a connects anew, with the same numbers, without a connection manager.
+	r.Advance(2 * time.Duration(keepGone))
+	a.psn, a.spsn = psnAdd(a.psn, 1<<20), psnAdd(a.psn, 1<<20)
+	f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(3))
+	same(t, r.Push("a", f).Out["b"], f)
+	// b's entry stays: it was not told yet.
+	if n := len(d.disk); n != 3 {
+		t.Errorf("%d connections in the journal, want those of b and of the new ones", n)
+	}
+}
+
+// A reboot that follows a reboot, and a start that failed, lose nothing of what the journal names.
+func TestRebootAgain(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	r.reboot(k, d)
+	r.reboot(k, d)
+	for range 2 {
+		none0(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+		none0(t, r.Push("a", b.made(hdr.WriteOnly, b.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+	}
+}
+
+// What is not on record any more leaves the journal.
+func TestLeavesTheJournal(t *testing.T) {
+	r, _, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	a.leave()
+	b.leave()
+	if len(d.disk) != 0 {
+		t.Errorf("the journal has %d entries, want none", len(d.disk))
+	}
+}
+
+// With a disk that fails, connections go on over themselves.
+func TestJournalFails(t *testing.T) {
+	r, _, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	d.err = errors.New("input/output error")
+	x := b.cas(0x7000, 7, 7)
+	for range 20 {
+		if len(x.Out["b"]) > 0 {
+			break
+		}
+		x = r.Advance(time.Millisecond)
+	}
+	same(t, x.Out["b"], b.made(hdr.CompareSwap, b.psn-1, atomicETH(0x7000, testRKey, 7, 7), nil))
+	if r.box().Report().(Report).Warning == "" {
+		t.Error("nothing is said of it")
+	}
+	_ = a
+}
