@@ -3,6 +3,7 @@ package swordbox
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
@@ -139,7 +140,10 @@ func (s *shared) rejournal() {
 	}
 }
 
-func (l *ledger) slotOf(f *flow) int { return l.base + int(l.r.index(f)) }
+// slotOf returns the slot of flow f in the journal: the number of f's record in memory.
+func (l *ledger) slotOf(f *flow) int {
+	return int(uintptr(unsafe.Pointer(&l.recordOf(f)[0]))-uintptr(unsafe.Pointer(&l.mem.b[memHead]))) / recordLen
+}
 
 // journaled reports whether the journal names flow f, and has it do so.
 func (l *ledger) journaled(f *flow) bool {

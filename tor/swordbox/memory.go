@@ -374,7 +374,6 @@ func (r *identity) ends() [2]port.QueuePair {
 // connection is gone. When a process begins, adopt and bereave take over what another process left.
 type ledger struct {
 	records []byte // beside flows; nil if no memory outlives the process
-	base    int    // slot of the first flow in the journal
 	mem     *memory
 	r       *record
 	by      *owner

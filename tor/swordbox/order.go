@@ -37,7 +37,7 @@ func (n *order) init(place int, m *memory, cfg *settings, workers int) {
 	n.words.seed = cfg.seed
 	n.shelf = shelf{Shelf: hold.New[struct{}](cfg.hold, workers), of: make([]holding, cfg.conns), r: &n.record, by: &n.owner, seed: cfg.seed}
 	n.waits = newWaits(cfg.conns, &n.record, &n.words, &n.pulse, &n.owner)
-	n.ledger = ledger{records: m.recordsOf(place), base: place * m.conns, mem: m, r: &n.record, by: &n.owner}
+	n.ledger = ledger{records: m.recordsOf(place), mem: m, r: &n.record, by: &n.owner}
 	n.keys.patience = n.patience
 }
 
@@ -115,9 +115,6 @@ func (n *order) writable(o *op, c *flow) bool {
 // enter puts operation o of flow fl, with key key, in order on connection c and with the other operations on its words;
 // w is its word, or none. It returns false if o must wait; o is then on no connection.
 func (n *order) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
-	if c == fl && !fl.bound && psnAdd(c.next, -o.got&hdr.PSNMask) != o.cpsn && n.ledger.journaling(fl) {
-		return false
-	}
 	if w == none && n.cfg.trackable(o) {
 		w = n.words.track(o.va, o.rkey, n.cfg.vouches(o.va))
 	}

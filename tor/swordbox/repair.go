@@ -239,6 +239,9 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 	if ok && !whole {
 		c, ok = fl, s.usable(fl, fl, o, key) && fl.open == 0
 	}
+	if ok && c == fl && !fl.bound && psnAdd(c.next, -o.got&hdr.PSNMask) != o.cpsn && n.ledger.journaling(fl) {
+		return false // its ends would come to count differently
+	}
 	if !ok {
 		return false
 	}
