@@ -32,10 +32,11 @@ func TestAttack14PeerMoved(t *testing.T) {
 	was := r.must("ethtool", "-k", "con0")
 	r.exec([]string{quillon, "run", "--inline", r.top.Inline[0] + ",box0", "--nf", "wire"})
 	r.running()
+	before := len(r.box.Log())
 	r.must("ip", "link", "set", "con0", "netns", container)
 	within("ip", "link", "set", "con0", "up")
 	time.Sleep(time.Second)
-	runs, before := within("ethtool", "-k", "con0"), len(r.box.Log())
+	runs := within("ethtool", "-k", "con0")
 	within("ethtool", "-K", "con0", "tx", "on", "tso", "on", "gso", "on")
 	time.Sleep(3 * time.Second)
 	if now, log := within("ethtool", "-k", "con0"), r.box.Log()[before:]; now != runs && !strings.Contains(log, "con0") && !strings.Contains(log, "box0") {
