@@ -306,7 +306,11 @@ func (f *runFlags) spec(file string) (*graph.Spec, error) {
 	default:
 		return nil, fmt.Errorf("--port %s: want afxdp or afpacket", f.port)
 	}
-	return inlineSpec(f.inline, f.nfs, f.port, more)
+	s, err := inlineSpec(f.inline, f.nfs, f.port, more)
+	if err == nil {
+		err = open.NoLoop(s.Ports["a"].Args["dev"], s.Ports["b"].Args["dev"])
+	}
+	return s, err
 }
 
 // read reads a spec. With --keep, pairs that do not set keep= get keep=true.

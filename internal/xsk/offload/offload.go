@@ -15,6 +15,7 @@ import (
 
 	"github.com/quillon/quillon/internal/ethtool"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -67,15 +68,19 @@ type Interface struct {
 	tool   *ethtool.Tool
 	table  []setting
 	away   error // why the other end cannot be reached
-	// redirect: frames are to be redirected to the other end.
+	// redirect: frames are to be redirected to this other end, and without GRO it would lose them.
 	redirect bool
+	// native: an XDP program is attached in native mode; redirected frames arrive without GRO.
+	native bool
 
-	// The other end of a veth. One in a namespace that has a file is opened anew
-	// from home each time: what is kept open there would keep that namespace, and
-	// with it the veth, when everybody else has left it.
+	// peer is the other end of a veth, kept open because its namespace has no file and is slow to find.
+	// Each other one is opened anew from home each time: what is kept open in a namespace that has a file
+	// would keep that namespace, and with it the veth, when everybody else has left it; and
+	// in this namespace it is found at once.
 	peer  *Interface
-	home  netns.NsHandle
-	index int // of this end
+	home  netns.NsHandle // of a veth
+	index int            // of this end
+	nsid  int            // of peer's namespace, as this end's has it
 }
 
 // Open looks at an interface of the calling thread's network namespace, and
@@ -92,44 +97,47 @@ func Open(l netlink.Link) (*Interface, error) {
 	if l.Type() != "veth" {
 		return i, nil
 	}
-	p, named, err := openPeer(l)
-	switch {
-	case err != nil:
+	if i.home, err = netns.Get(); err != nil {
+		i.Close()
+		return nil, fmt.Errorf("network namespace: %w", err)
+	}
+	if err := i.other(func(*Interface) error { return nil }); err != nil {
 		i.away = fmt.Errorf("the other end of %s cannot be reached (%w)", i.Name, err)
-	case named:
-		p.Close()
-		if i.home, err = netns.Get(); err != nil {
-			i.Close()
-			return nil, fmt.Errorf("network namespace: %w", err)
-		}
-	default:
-		i.peer = p
 	}
 	return i, nil
 }
 
-// other calls f with the other end of a veth, if there is one that can be
-// reached. unix.ENODEV (wrapped): the veth is gone.
+// other calls f with the other end of a veth, wherever it is by now, if there is one that could be
+// reached when Open looked. unix.ENODEV (wrapped): the veth is gone.
 func (i *Interface) other(f func(*Interface) error) error {
-	p := i.peer
-	if p == nil {
-		if !i.home.IsOpen() {
+	if !i.home.IsOpen() || i.away != nil {
+		return nil
+	}
+	var p *Interface
+	keep := true
+	err := Within(i.home, func() error {
+		l, err := netlink.LinkByIndex(i.index)
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
+			return unix.ENODEV
+		}
+		if err != nil {
+			return err
+		}
+		if p = i.peer; p != nil && p.index == l.Attrs().ParentIndex && p.nsid == l.Attrs().NetNsID {
 			return nil
 		}
-		err := Within(i.home, func() error {
-			l, err := netlink.LinkByIndex(i.index)
-			if errors.As(err, new(netlink.LinkNotFoundError)) {
-				return fmt.Errorf("%s: %w", i.Name, unix.ENODEV)
-			}
-			if err == nil {
-				p, _, err = openPeer(l)
-			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("the other end of %s: %w", i.Name, err)
-		}
+		p, keep, err = openPeer(l)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("the other end of %s: %w", i.Name, err)
+	}
+	switch {
+	case !keep:
 		defer p.Close()
+	case p != i.peer:
+		i.peer.Close()
+		i.peer = p
 	}
 	return f(p)
 }
@@ -173,7 +181,7 @@ func (i *Interface) both(do action, redirect bool) (self, other Mask, changed []
 	}
 	err = i.other(func(p *Interface) (err error) {
 		var more []string
-		p.redirect = redirect
+		p.redirect = redirect && !p.native
 		other, more, err = p.apply(do, 0)
 		changed = append(changed, more...)
 		return err
@@ -259,26 +267,32 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// openPeer finds the other end of a veth. It is in a namespace that has a file,
-// and lives by it: named.
-func openPeer(l netlink.Link) (_ *Interface, named bool, err error) {
+// OtherEnd returns the other end of a veth, if that is in the calling thread's network namespace; else nil.
+func OtherEnd(l netlink.Link) netlink.Link {
+	if l.Type() != "veth" || l.Attrs().NetNsID >= 0 || l.Attrs().ParentIndex == 0 {
+		return nil
+	}
+	p, err := netlink.LinkByIndex(l.Attrs().ParentIndex)
+	if err != nil || p.Type() != "veth" || p.Attrs().ParentIndex != l.Attrs().Index {
+		return nil
+	}
+	return p
+}
+
+// openPeer finds the other end of a veth. keep: it is slow to find, and its namespace has no file that
+// it could outlive.
+func openPeer(l netlink.Link) (_ *Interface, keep bool, err error) {
 	index, nsid := l.Attrs().ParentIndex, l.Attrs().NetNsID
 	if index == 0 {
 		return nil, false, errors.New("the kernel does not tell its index")
 	}
 	if nsid < 0 {
-		p, err := netlink.LinkByIndex(index)
-		if err != nil {
-			return nil, false, err
-		}
-		if p.Type() != "veth" || p.Attrs().ParentIndex != l.Attrs().Index {
+		p := OtherEnd(l)
+		if p == nil {
 			return nil, false, errors.New("it is in a network namespace without a number here")
 		}
-		tool, err := ethtool.Open()
-		if err != nil {
-			return nil, false, err
-		}
-		return newPeer(p, tool), false, nil
+		found, err := newPeer(p, nsid)
+		return found, false, err
 	}
 	ns, named, err := findNamespace(nsid)
 	if err != nil {
@@ -288,22 +302,27 @@ func openPeer(l netlink.Link) (_ *Interface, named bool, err error) {
 	var found *Interface
 	err = Within(ns, func() error {
 		p, err := netlink.LinkByIndex(index)
-		if err != nil {
-			return err
+		if err == nil {
+			found, err = newPeer(p, nsid)
 		}
-		tool, err := ethtool.Open()
-		if err != nil {
-			return err
-		}
-		found = newPeer(p, tool)
-		return nil
+		return err
 	})
-	return found, named, err
+	return found, !named, err
 }
 
-func newPeer(l netlink.Link, tool *ethtool.Tool) *Interface {
-	return &Interface{Name: l.Attrs().Name, tool: tool, table: peer, home: netns.None(), index: l.Attrs().Index}
+// newPeer opens the other end of a veth, which is in the calling thread's network namespace.
+func newPeer(l netlink.Link, nsid int) (*Interface, error) {
+	tool, err := ethtool.Open()
+	if err != nil {
+		return nil, err
+	}
+	xdp := l.Attrs().Xdp
+	native := xdp != nil && (xdp.AttachMode == nl.XDP_ATTACHED_DRV || xdp.AttachMode == attachedMulti)
+	return &Interface{Name: l.Attrs().Name, tool: tool, table: peer, home: netns.None(), index: l.Attrs().Index, nsid: nsid, native: native}, nil
 }
+
+// attachedMulti is XDP_ATTACHED_MULTI: programs in several modes.
+const attachedMulti = 4
 
 // Within runs f on a thread in network namespace ns, which is one of its own where
 // that is not this one's. Sockets that f opens stay in that namespace.

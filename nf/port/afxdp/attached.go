@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/internal/xsk"
+	"github.com/quillon/quillon/internal/xsk/offload"
 )
 
 // Attachment is one of the package's XDP programs, on an interface or on both of a pair.
@@ -35,6 +36,32 @@ func Beside(name string, open func() error) error {
 		return err
 	}
 	return open()
+}
+
+// Fed returns an error if an interface of the calling thread's network namespace is the end of a veth into whose other end a wire
+// of this package redirects frames, in native mode: they are lost unless this end does GRO, and packet sockets cannot use what GRO
+// has merged. It looks at other ends in this namespace only.
+func Fed(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("interface %q: %w", name, err)
+	}
+	other := offload.OtherEnd(l)
+	if other == nil {
+		return nil
+	}
+	a, err := xsk.AttachedTo(other.Attrs().Index)
+	if errors.Is(err, unix.EPERM) {
+		return nil // as in unclaimed
+	}
+	if a == nil || err != nil {
+		return err
+	}
+	defer func() { _ = a.Close() }()
+	if a.Name != xsk.WireProgram || a.Mode != xsk.Native {
+		return nil
+	}
+	return fmt.Errorf("the other end of %s, %s, has AF_XDP ports of another instance, whose frames packet sockets would lose: use AF_XDP here, or packet sockets (--port afpacket) at both", name, other.Attrs().Name)
 }
 
 func unclaimed(name string) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/graph"
 )
 
@@ -39,7 +40,7 @@ func Valid(spec *graph.Spec) error {
 }
 
 // Check returns an error if an interface that the ports of spec need is missing, or if a pair consists of a bridge and
-// one of its ports. It opens nothing.
+// one of its ports, or of the two ends of one veth. It opens nothing.
 func Check(spec *graph.Spec) error {
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
 		p := spec.Ports[name]
@@ -48,9 +49,25 @@ func Check(spec *graph.Spec) error {
 				return fmt.Errorf("port %s: %w", name, err)
 			}
 		}
-		if _, err := besideBridge(p.Args["dev"], spec.Ports[p.Args["pair"]].Args["dev"]); err != nil {
+		other := spec.Ports[p.Args["pair"]].Args["dev"]
+		if _, err := besideBridge(p.Args["dev"], other); err != nil {
 			return err
 		}
+		if err := NoLoop(p.Args["dev"], other); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// NoLoop returns an error if the interfaces are the two ends of one veth: a frame would go round it for ever.
+func NoLoop(a, b string) error {
+	l, err := netlink.LinkByName(a)
+	if err != nil {
+		return nil // that it is not there is said elsewhere
+	}
+	if p := offload.OtherEnd(l); p != nil && p.Attrs().Name == b {
+		return fmt.Errorf("%s and %s are the two ends of one veth, and a frame would go round it for ever: name the interfaces of two links", a, b)
 	}
 	return nil
 }

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/vishvananda/netlink"
+
+	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -194,7 +197,7 @@ func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Ar
 		}
 	}
 	for _, dev := range []string{cfg.A, cfg.B} {
-		if err := afpacket.Unclaimed(dev); err != nil {
+		if err := unclaimed(dev); err != nil {
 			return err
 		}
 	}
@@ -260,9 +263,32 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 	return nil
 }
 
+// unclaimed returns an error if another process has packet sockets at an interface, or at the other end of a veth: they would lose
+// what a wire redirects there (see afxdp.Fed).
+func unclaimed(dev string) error {
+	if err := afpacket.Unclaimed(dev); err != nil {
+		return err
+	}
+	l, err := netlink.LinkByName(dev)
+	if err != nil {
+		return nil // said elsewhere
+	}
+	if other := offload.OtherEnd(l); other != nil {
+		if err := afpacket.Unclaimed(other.Attrs().Name); err != nil {
+			return fmt.Errorf("the other end of %s: %w, or use packet sockets here, too (--port afpacket)", dev, err)
+		}
+	}
+	return nil
+}
+
 // openPackets opens packet sockets while no other process opens an AF_XDP port at the interface. It waits for other packet sockets
 // before, so that nobody waits for it.
 func openPackets(cfg afpacket.Config) (q *afpacket.Port, err error) {
+	if cfg.Alone && !cfg.LeaveOffloads {
+		if err := afxdp.Fed(cfg.Interface); err != nil {
+			return nil, err
+		}
+	}
 	for {
 		err = afxdp.Beside(cfg.Interface, func() (err error) {
 			q, err = afpacket.Open(cfg)
