@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -35,6 +36,9 @@ const (
 	lookBare = time.Second
 	// lookLoud is the longest time between two lines about what somebody else does again and again (told).
 	lookLoud = 30 * time.Second
+	// lookSlow is the longest time between two looks at settings that somebody changes again and again: each time
+	// a record is written. TCP tries again often enough to live with it.
+	lookSlow = time.Second
 	// linksBuffer is the size of the socket's receive buffer for news of links, in bytes: the default holds about
 	// a hundred messages, and a machine that starts containers makes many at once.
 	linksBuffer = 4 << 20
@@ -53,7 +57,8 @@ type lookout struct {
 	bare    map[string]*bare  // by interface
 	unkept  map[string]string // by port, the last error about its settings
 	told    map[toldKey]*told
-	next    int // port whose settings are looked at next
+	tries   map[string]*tries // by port
+	next    int               // port whose settings are looked at next
 	// updates is nil if the kernel gives no news of links: then they are looked at every time.
 	updates  chan netlink.LinkUpdate
 	unlinked string // why updates was nil when that was told
@@ -96,6 +101,12 @@ func stamp(t clock.Time) string {
 
 func (l *lookout) logPort(level slog.Level, t clock.Time, p graph.PortInfo, format string, args ...any) {
 	l.log.Log(context.Background(), level, fmt.Sprintf("%s (%s): %s", p.Name, p.Args["dev"], fmt.Sprintf(format, args...)), at(t), "port", p.Name, "dev", p.Args["dev"])
+}
+
+// tries is how often a port's settings were changed back at one look after the other.
+type tries struct {
+	row  int
+	next clock.Time // time of the next look
 }
 
 // toldKey is what a told is about: a kind of event, and the name of a port.
@@ -297,14 +308,38 @@ func (l *lookout) settings(now clock.Time, ports []graph.PortInfo, keep func(por
 	}
 	l.next = (l.next + 1) % len(ports)
 	p := ports[l.next]
+	x := l.tries[p.Name]
+	if x == nil {
+		x = &tries{}
+		l.tries[p.Name] = x
+	}
+	if now < x.next {
+		return
+	}
 	changed, err := keep(p.Name)
 	if len(changed) > 0 {
-		l.logPort(slog.LevelWarn, now, p, "somebody changed settings without which frames are lost or come in unfinished; changed back until this instance ends: %s", strings.Join(changed, ", "))
+		x.next = now.Add(min(lookEvery<<min(x.row, 8), lookSlow))
+		x.row++
+		l.tell(slog.LevelWarn, now, p, "settings", "times", "somebody changed settings without which frames are lost or come in unfinished; changed back until this instance ends: "+strings.Join(changed, ", "))
+	} else {
+		x.row = 0
 	}
-	if err != nil && !errors.Is(err, unix.ENODEV) && l.unkept[p.Name] != err.Error() {
-		l.unkept[p.Name] = err.Error()
-		l.logPort(slog.LevelWarn, now, p, "whether its interface's settings are as they must be is not known: %v", err)
+	if err == nil || errors.Is(err, unix.ENODEV) {
+		delete(l.unkept, p.Name)
+		return
 	}
+	if l.unkept[p.Name] == err.Error() {
+		return
+	}
+	l.unkept[p.Name] = err.Error()
+	text := fmt.Sprintf("whether its interface's settings are as they must be is not known: %v", err)
+	switch {
+	case errors.Is(err, port.ErrOutgrown):
+		text = err.Error()
+	case offload.NoRoom(err):
+		text = fmt.Sprintf("settings were changed back, and stay so if this instance is killed: %v: make room there", err)
+	}
+	l.tell(slog.LevelWarn, now, p, "unkept", "errors", text)
 }
 
 // What is said of an interface without its XDP program.
@@ -446,7 +481,7 @@ func (l *lookout) news(now clock.Time, ports []graph.PortInfo, u netlink.LinkUpd
 
 // lookOut runs a lookout on an instance until ctx ends or the instance stops, and has troubles told after each look.
 func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, inst *graph.Instance, ports *open.Ports, clk clock.Clock, troubles func([]string)) {
-	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, unkept: map[string]string{}, replaced: ports.Replaced, buffer: linksBuffer}
+	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, unkept: map[string]string{}, tries: map[string]*tries{}, replaced: ports.Replaced, buffer: linksBuffer}
 	l.listen(ctx, clk.Now(), inst.Ports())
 	tell := tellLinks(ctx, inst)
 	tick := time.NewTicker(lookEvery)
