@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -33,6 +34,14 @@ const (
 	// lookBare is how long an interface may be without its XDP program: when a port is taken out of the
 	// graph, its program is detached first.
 	lookBare = time.Second
+	// lookLoud is the longest time between two lines about what somebody else does again and again (told).
+	lookLoud = 30 * time.Second
+	// lookSlow is the longest time between two looks at settings that somebody changes again and again: each time
+	// a record is written. TCP tries again often enough to live with it.
+	lookSlow = time.Second
+	// linksBuffer is the size of the socket's receive buffer for news of links, in bytes: the default holds about
+	// a hundred messages, and a machine that starts containers makes many at once.
+	linksBuffer = 4 << 20
 )
 
 // lookout prints, once for each case, that frames which apps want crossed in the kernel or were dropped, that
@@ -47,7 +56,13 @@ type lookout struct {
 	names   map[int]string    // names of interfaces, by their number
 	bare    map[string]*bare  // by interface
 	unkept  map[string]string // by port, the last error about its settings
+	told    map[toldKey]*told
+	tries   map[string]*tries // by port
 	next    int               // port whose settings are looked at next
+	// updates is nil if the kernel gives no news of links: then they are looked at every time.
+	updates  chan netlink.LinkUpdate
+	unlinked string // why updates was nil when that was told
+	buffer   int    // receive buffer of updates in bytes; 0: the default
 	// replaced reports whether the XDP program of an interface, by its number, is not that of its port.
 	replaced func(dev string, program uint32) bool
 }
@@ -86,6 +101,69 @@ func stamp(t clock.Time) string {
 
 func (l *lookout) logPort(level slog.Level, t clock.Time, p graph.PortInfo, format string, args ...any) {
 	l.log.Log(context.Background(), level, fmt.Sprintf("%s (%s): %s", p.Name, p.Args["dev"], fmt.Sprintf(format, args...)), at(t), "port", p.Name, "dev", p.Args["dev"])
+}
+
+// tries is how often a port's settings were changed back at one look after the other.
+type tries struct {
+	row  int
+	next clock.Time // time of the next look
+}
+
+// toldKey is what a told is about: a kind of event, and the name of a port.
+type toldKey struct{ what, port string }
+
+// told bounds the lines about one kind of event at one port. Somebody outside can cause such events as often as he
+// likes: who has the other end of a cable, for one. The first event is printed at once. Later ones are counted, and
+// printed in one line with the last of them. The time between two lines doubles from lookQuiet to lookLoud while events go on.
+type told struct {
+	level  slog.Level
+	port   graph.PortInfo
+	text   string     // of the last event
+	events string     // what events are called
+	last   clock.Time // time of the last event
+	first  clock.Time // time of the first event without a line
+	n      int        // events without a line
+	at     clock.Time // time of the last line
+	pause  clock.Duration
+}
+
+// tell has an event printed, at once or by later.
+func (l *lookout) tell(level slog.Level, now clock.Time, p graph.PortInfo, what, events, text string) {
+	if l.told == nil {
+		l.told = map[toldKey]*told{}
+	}
+	key := toldKey{what, p.Name}
+	x := l.told[key]
+	if x == nil || now.Sub(x.last) >= x.pause && x.n == 0 {
+		x = &told{}
+		l.told[key] = x
+	}
+	if x.n == 0 {
+		x.first = now
+	}
+	x.level, x.port, x.text, x.events, x.last = level, p, text, events, now
+	x.n++
+	l.line(now, x)
+}
+
+// line prints the events without a line, if it is time to.
+func (l *lookout) line(now clock.Time, x *told) {
+	if x.n == 0 || now.Sub(x.at) < x.pause {
+		return
+	}
+	text := x.text
+	if x.n > 1 {
+		text += fmt.Sprintf(" (%d %s since %s)", x.n, x.events, stamp(x.first))
+	}
+	l.logPort(x.level, x.last, x.port, "%s", text)
+	x.n, x.at, x.pause = 0, now, min(max(2*x.pause, lookQuiet), lookLoud)
+}
+
+// later prints the events whose time has come.
+func (l *lookout) later(now clock.Time) {
+	for _, x := range l.told {
+		l.line(now, x)
+	}
 }
 
 // look compares the ports' totals with those of the last look. The first look at a port only stores its
@@ -176,9 +254,9 @@ func (l *lookout) link(now clock.Time, ports []graph.PortInfo, a *netlink.LinkAt
 			continue
 		}
 		if up {
-			l.logPort(slog.LevelInfo, now, p, "the link is up")
+			l.tell(slog.LevelInfo, now, p, "link", "changes", "the link is up")
 		} else {
-			l.logPort(slog.LevelWarn, now, p, "the link is down")
+			l.tell(slog.LevelWarn, now, p, "link", "changes", "the link is down")
 		}
 	}
 }
@@ -230,14 +308,38 @@ func (l *lookout) settings(now clock.Time, ports []graph.PortInfo, keep func(por
 	}
 	l.next = (l.next + 1) % len(ports)
 	p := ports[l.next]
+	x := l.tries[p.Name]
+	if x == nil {
+		x = &tries{}
+		l.tries[p.Name] = x
+	}
+	if now < x.next {
+		return
+	}
 	changed, err := keep(p.Name)
 	if len(changed) > 0 {
-		l.logPort(slog.LevelWarn, now, p, "somebody changed settings without which frames are lost or come in unfinished; changed back until this instance ends: %s", strings.Join(changed, ", "))
+		x.next = now.Add(min(lookEvery<<min(x.row, 8), lookSlow))
+		x.row++
+		l.tell(slog.LevelWarn, now, p, "settings", "times", "somebody changed settings without which frames are lost or come in unfinished; changed back until this instance ends: "+strings.Join(changed, ", "))
+	} else {
+		x.row = 0
 	}
-	if err != nil && !errors.Is(err, unix.ENODEV) && l.unkept[p.Name] != err.Error() {
-		l.unkept[p.Name] = err.Error()
-		l.logPort(slog.LevelWarn, now, p, "whether its interface's settings are as they must be is not known: %v", err)
+	if err == nil || errors.Is(err, unix.ENODEV) {
+		delete(l.unkept, p.Name)
+		return
 	}
+	if l.unkept[p.Name] == err.Error() {
+		return
+	}
+	l.unkept[p.Name] = err.Error()
+	text := fmt.Sprintf("whether its interface's settings are as they must be is not known: %v", err)
+	switch {
+	case errors.Is(err, port.ErrOutgrown):
+		text = err.Error()
+	case offload.NoRoom(err):
+		text = fmt.Sprintf("settings were changed back, and stay so if this instance is killed: %v: make room there", err)
+	}
+	l.tell(slog.LevelWarn, now, p, "unkept", "errors", text)
 }
 
 // What is said of an interface without its XDP program.
@@ -303,20 +405,84 @@ func linkUp(a *netlink.LinkAttrs) bool {
 	return a.Flags&net.FlagUp != 0 && a.Flags&net.FlagRunning != 0
 }
 
-// lookOut runs a lookout on an instance until ctx ends or the instance stops, and has troubles told after each look.
-func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, inst *graph.Instance, ports *open.Ports, clk clock.Clock, troubles func([]string)) {
-	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, unkept: map[string]string{}, replaced: ports.Replaced}
-	links := make(chan netlink.LinkUpdate, 16)
-	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
-		log.Warn(fmt.Sprintf("links that go down or come up are not told: %v", err))
-		links = nil
+// listen subscribes to news of links, if that is not done yet, and then looks at the links of all ports, because news was missed.
+func (l *lookout) listen(ctx context.Context, now clock.Time, ports []graph.PortInfo) {
+	if l.updates != nil {
+		return
 	}
-	for _, p := range inst.Ports() {
-		if i, err := netlink.LinkByName(p.Args["dev"]); err == nil {
-			l.up[p.Args["dev"]] = linkUp(i.Attrs())
+	links, err := l.subscribe(ctx)
+	if err != nil && l.buffer != 0 { // a process may need a privilege for that size
+		l.buffer = 0
+		links, err = l.subscribe(ctx)
+	}
+	if err != nil && l.unlinked != err.Error() {
+		l.unlinked = err.Error()
+		l.log.Warn(fmt.Sprintf("the kernel gives no news of links, which are looked at every %v: %v", lookEvery, err))
+	}
+	l.updates = links
+	for _, p := range ports {
+		if i, err := l.linkOf(p.Args["dev"]); err == nil {
 			l.names[i.Attrs().Index] = p.Args["dev"]
+			l.link(now, ports, i.Attrs())
 		}
 	}
+}
+
+// subscribe returns news of links. The channel is closed when the kernel had more news than the socket holds.
+func (l *lookout) subscribe(ctx context.Context) (chan netlink.LinkUpdate, error) {
+	ctx, end := context.WithCancel(ctx)
+	links, all := make(chan netlink.LinkUpdate, 16), make(chan netlink.LinkUpdate, 16)
+	if err := netlink.LinkSubscribeWithOptions(all, ctx.Done(), netlink.LinkSubscribeOptions{
+		ReceiveBufferSize: l.buffer, ReceiveBufferForceSize: true,
+	}); err != nil {
+		end()
+		return nil, err
+	}
+	go func() {
+		defer end() // closes the socket
+		defer close(links)
+		for u := range all {
+			select {
+			case links <- u:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return links, nil
+}
+
+// linkOf returns the interface of a port, which may have been renamed.
+func (l *lookout) linkOf(dev string) (netlink.Link, error) {
+	for index, name := range l.names {
+		if name == dev {
+			return netlink.LinkByIndex(index)
+		}
+	}
+	return netlink.LinkByName(dev)
+}
+
+// news takes an update of a link, and those that wait behind it, so that the apps are told of all together.
+func (l *lookout) news(now clock.Time, ports []graph.PortInfo, u netlink.LinkUpdate, ok bool) {
+	for n := len(l.updates); ; n-- {
+		if !ok {
+			l.updates = nil // listen subscribes anew
+			return
+		}
+		if u.Header.Type != unix.RTM_DELLINK { // the port reports it
+			l.link(now, ports, u.Attrs())
+		}
+		if n <= 0 {
+			return
+		}
+		u, ok = <-l.updates
+	}
+}
+
+// lookOut runs a lookout on an instance until ctx ends or the instance stops, and has troubles told after each look.
+func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, inst *graph.Instance, ports *open.Ports, clk clock.Clock, troubles func([]string)) {
+	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, unkept: map[string]string{}, tries: map[string]*tries{}, replaced: ports.Replaced, buffer: linksBuffer}
+	l.listen(ctx, clk.Now(), inst.Ports())
 	tell := tellLinks(ctx, inst)
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -328,21 +494,16 @@ func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, in
 		case <-stopping: // the ports' programs are being detached
 			return
 		case <-tick.C:
+			l.listen(ctx, clk.Now(), inst.Ports())
+			l.later(clk.Now())
 			l.programs(clk.Now(), inst.Ports())
 			l.times(clk.Now(), inst.Times())
 			l.look(clk.Now(), inst.Ports())
 			l.settings(clk.Now(), inst.Ports(), inst.Keep)
 			l.panics(clk.Now(), inst.Faults())
 			troubles(l.troubles())
-		case u, ok := <-links:
-			if !ok {
-				links = nil
-				continue
-			}
-			if u.Header.Type == unix.RTM_DELLINK {
-				continue // the port reports it
-			}
-			l.link(clk.Now(), inst.Ports(), u.Attrs())
+		case u, ok := <-l.updates:
+			l.news(clk.Now(), inst.Ports(), u, ok)
 		}
 	}
 }

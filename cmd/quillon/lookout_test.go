@@ -78,15 +78,26 @@ func TestLookout(t *testing.T) {
 	}
 	now = linked
 	for i, c := range []struct {
+		after time.Duration
 		index int
 		dev   string
 		up    bool
 		want  string
 	}{
-		{7, "eth1", true, ""}, {7, "eth1", true, ""}, {7, "eth1", false, "quillon: 2026-11-22T12:00:07.000Z a (eth1): the link is down\n"}, {7, "eth1", false, ""},
-		{7, "lan0", true, "quillon: 2026-11-22T12:00:07.000Z a (eth1): the link is up\n"}, {8, "eth2", true, ""}, {8, "eth2", false, ""},
+		{0, 7, "eth1", true, ""}, {0, 7, "eth1", true, ""}, {0, 7, "eth1", false, "quillon: 2026-11-22T12:00:07.000Z a (eth1): the link is down\n"}, {0, 7, "eth1", false, ""},
+		{lookQuiet, 7, "lan0", true, "quillon: 2026-11-22T12:00:09.000Z a (eth1): the link is up\n"}, {0, 8, "eth2", true, ""}, {0, 8, "eth2", false, ""},
+		// More changes than one in lookQuiet: one line, with the state that was reached.
+		{1, 7, "lan0", false, ""}, {1, 7, "lan0", true, ""}, {time.Second, 7, "lan0", false, ""},
+		{time.Second, 7, "lan0", false, "quillon: 2026-11-22T12:00:10.000Z a (eth1): the link is down (3 changes since 2026-11-22T12:00:09.000Z)\n"},
+		// It goes on: the time between two lines has doubled.
+		{time.Second, 7, "lan0", true, ""}, {lookQuiet, 7, "lan0", true, ""},
+		{time.Second, 7, "lan0", true, "quillon: 2026-11-22T12:00:12.000Z a (eth1): the link is up\n"},
+		{lookLoud, 7, "lan0", true, ""}, {0, 7, "lan0", false, "quillon: 2026-11-22T12:00:45.000Z a (eth1): the link is down\n"},
+		{lookQuiet, 7, "lan0", true, "quillon: 2026-11-22T12:00:47.000Z a (eth1): the link is up\n"},
 	} {
 		w.Reset()
+		now = now.Add(c.after)
+		l.later(now)
 		a := &netlink.LinkAttrs{Index: c.index, Name: c.dev}
 		if c.up {
 			a.Flags = net.FlagUp | net.FlagRunning

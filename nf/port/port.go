@@ -104,10 +104,13 @@ type FilterSetter interface {
 	SetFilter(Filter) error
 }
 
+// ErrOutgrown (wrapped) says that an interface has got more queues since its port was opened.
+var ErrOutgrown = errors.New("stop this instance, and run it again")
+
 // Keeper is a Port that changes settings of its interface, and of the other end of a veth, for as long as it is open.
 type Keeper interface {
 	// Keep changes again what somebody else has set otherwise meanwhile, and returns that, one setting an element. The
-	// port's end sets it as that somebody did.
+	// port's end sets it as that somebody did. The error wraps ErrOutgrown if the interface has queues that are not served.
 	Keep() (changed []string, err error)
 }
 

@@ -73,8 +73,8 @@ func ReadRecord(file string) (w Record, err error) {
 	return w, nil
 }
 
-// NoRoom reports whether a record could not be written because the file system is full. Code that removes a program
-// goes on then, because the record is only needed if the process is killed meanwhile.
+// NoRoom reports whether a record could not be written because the file system is full. Code that removes a program, or
+// runs, goes on then, because the record is only needed if the process is killed meanwhile.
 func NoRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // WriteRecord writes the record to the file, whole or not at all. For the zero record it removes the
@@ -83,6 +83,9 @@ func WriteRecord(file string, w Record) (err error) {
 	defer func() {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 			err = nil
+		}
+		if of := (*fs.PathError)(nil); errors.As(err, &of) { // it names a file with a random name
+			err = fmt.Errorf("write %s: %w", file, of.Err)
 		}
 	}()
 	if file == "" {

@@ -199,7 +199,7 @@ func (p *Port) change(index int) (err error) {
 		recorded.Unlock()
 		p.counted = true
 	}
-	p.changed, err = p.again()
+	p.changed, err = p.again(false)
 	return err
 }
 
@@ -225,22 +225,27 @@ func (p *Port) isLast() bool {
 	return true
 }
 
-// again sets offloads that are not as they must be, and returns these.
-func (p *Port) again() ([]string, error) {
+// again sets offloads that are not as they must be, and returns these. While the port runs, frames would be lost if it did
+// not do so for want of room for the record.
+func (p *Port) again(runs bool) (changed []string, err error) {
 	own, peer, err := p.off.Plan(false)
 	if err != nil {
 		return nil, err
 	}
 	planned := p.restore
 	planned.Owe(offload.Record{offload.Own: uint64(own), offload.Peer: uint64(peer)})
+	var unwritten error
 	if own != 0 || peer != 0 {
 		if err := offload.WriteRecord(p.record, planned); err != nil {
-			return nil, fmt.Errorf("keep on record how %s was: %w", p.cfg.Interface, err)
+			unwritten = fmt.Errorf("keep on record how %s was: %w", p.cfg.Interface, err)
+			if !runs || !offload.NoRoom(err) {
+				return nil, unwritten
+			}
 		}
 	}
-	own, peer, changed, err := p.off.Set(false)
+	own, peer, changed, err = p.off.Set(false)
 	p.restore.Owe(offload.Record{offload.Own: uint64(own), offload.Peer: uint64(peer)})
-	return changed, err
+	return changed, errors.Join(err, unwritten)
 }
 
 // Keep implements port.Keeper.
@@ -253,7 +258,7 @@ func (p *Port) Keep() ([]string, error) {
 	if own, peer, err := p.off.Plan(false); err != nil || own == 0 && peer == 0 {
 		return nil, err
 	}
-	return p.again()
+	return p.again(true)
 }
 
 // arm gives message i a Buf to receive into: when the pool is empty that of a

@@ -36,6 +36,7 @@ type device struct {
 	mtu   int
 	opt   Options
 	rx    int // receive queues
+	grown int // receive queues at the last look while it runs; 0: there was none
 	any   int // queue numbers that a socket can bind to
 	ns    netns.NsHandle
 
@@ -193,8 +194,10 @@ func (d *device) set(wire, promisc bool) error {
 		planned[offload.Promiscuous] = 1
 	}
 	d.restore.Owe(planned)
-	if err := d.keep(); err != nil {
-		return err
+	unwritten := d.keep()
+	// Frames are lost if a setting is not changed while the program runs.
+	if unwritten != nil && (!d.attached || !offload.NoRoom(unwritten)) {
+		return unwritten
 	}
 	// Of what fails, only what was done is undone.
 	d.restore = owed
@@ -214,7 +217,7 @@ func (d *device) set(wire, promisc bool) error {
 		d.fresh[offload.Promiscuous] = 1
 		d.changed = append(d.changed, d.name+" promisc on")
 	}
-	return nil
+	return unwritten
 }
 
 // Keep implements port.Keeper.
@@ -222,11 +225,15 @@ func (p *Port) Keep() (changed []string, err error) {
 	d := p.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.attached || d.opt.LeaveOffloads {
+	if !d.attached {
+		return nil, nil
+	}
+	defer func() { err = errors.Join(err, outgrown(d)) }()
+	if d.opt.LeaveOffloads {
 		return nil, nil
 	}
 	if !d.alone && !d.kept {
-		if err := offload.Within(d.ns, func() error { return keepOrphan(d) }); err != nil {
+		if err := offload.Within(d.ns, func() error { return keepOrphan(d) }); err != nil && !offload.NoRoom(err) {
 			return nil, err
 		}
 	}
@@ -529,6 +536,12 @@ func (d *device) setFilter(f port.Filter) error {
 	}
 	spec := d.spec
 	spec.Filter = f
+	return renew(d, spec)
+}
+
+// renew puts a program that does what spec says in the place of the earlier one, under traffic. The caller has d.mu.
+func renew(d *device, spec xsk.ProgramSpec) error {
+	f := spec.Filter
 	// Of two programs a worker keeps to the shorter limit until the later one is there.
 	limit := int64(d.opt.stale(f))
 	d.limit.Store(min(d.limit.Load(), limit))
