@@ -38,6 +38,18 @@ func Beside(name string, open func() error) error {
 	return open()
 }
 
+// OtherEnd returns the name of a veth's other end, if both are in the calling thread's network namespace; else "".
+func OtherEnd(name string) string {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return ""
+	}
+	if other := offload.OtherEnd(l); other != nil {
+		return other.Attrs().Name
+	}
+	return ""
+}
+
 // Fed returns an error if an interface of the calling thread's network namespace is the end of a veth into whose other end a wire
 // of this package redirects frames, in native mode: they are lost unless this end does GRO, and packet sockets cannot use what GRO
 // has merged. It looks at other ends in this namespace only.

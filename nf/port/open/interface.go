@@ -8,8 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
 // Valid returns an error if the afxdp ports of spec contradict each other: the ends of a pair do not name each other or
@@ -62,11 +62,7 @@ func Check(spec *graph.Spec) error {
 
 // NoLoop returns an error if the interfaces are the two ends of one veth: a frame would go round it for ever.
 func NoLoop(a, b string) error {
-	l, err := netlink.LinkByName(a)
-	if err != nil {
-		return nil // that it is not there is said elsewhere
-	}
-	if p := offload.OtherEnd(l); p != nil && p.Attrs().Name == b {
+	if b != "" && afxdp.OtherEnd(a) == b {
 		return fmt.Errorf("%s and %s are the two ends of one veth, and a frame would go round it for ever: name the interfaces of two links", a, b)
 	}
 	return nil

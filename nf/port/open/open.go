@@ -8,9 +8,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/vishvananda/netlink"
-
-	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -269,12 +266,8 @@ func unclaimed(dev string) error {
 	if err := afpacket.Unclaimed(dev); err != nil {
 		return err
 	}
-	l, err := netlink.LinkByName(dev)
-	if err != nil {
-		return nil // said elsewhere
-	}
-	if other := offload.OtherEnd(l); other != nil {
-		if err := afpacket.Unclaimed(other.Attrs().Name); err != nil {
+	if other := afxdp.OtherEnd(dev); other != "" {
+		if err := afpacket.Unclaimed(other); err != nil {
 			return fmt.Errorf("the other end of %s: %w, or use packet sockets here, too (--port afpacket)", dev, err)
 		}
 	}
