@@ -268,7 +268,7 @@ func unclaimed(dev string) error {
 	}
 	if other := afxdp.OtherEnd(dev); other != "" {
 		if err := afpacket.Unclaimed(other); err != nil {
-			return fmt.Errorf("the other end of %s: %w, or use packet sockets here, too (--port afpacket)", dev, err)
+			return fmt.Errorf("the other end of %s would lose frames (use packet sockets here, too: --port afpacket): %w", dev, err)
 		}
 	}
 	return nil
@@ -277,13 +277,13 @@ func unclaimed(dev string) error {
 // openPackets opens packet sockets while no other process opens an AF_XDP port at the interface. It waits for other packet sockets
 // before, so that nobody waits for it.
 func openPackets(cfg afpacket.Config) (q *afpacket.Port, err error) {
-	if cfg.Alone && !cfg.LeaveOffloads {
-		if err := afxdp.Fed(cfg.Interface); err != nil {
-			return nil, err
-		}
-	}
 	for {
 		err = afxdp.Beside(cfg.Interface, func() (err error) {
+			if cfg.Alone && !cfg.LeaveOffloads {
+				if err := afxdp.Fed(cfg.Interface); err != nil {
+					return err
+				}
+			}
 			q, err = afpacket.Open(cfg)
 			return err
 		})
