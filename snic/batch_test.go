@@ -138,6 +138,53 @@ rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 	}
 }
 
+// A worker that loses the processor while it measures a task for the first time takes the task for no slower than it is: nothing is refused.
+func TestFirstCostMeasuredAway(t *testing.T) {
+	var clk *clock.Manual
+	first := true
+	two := []string{"a", "b"}
+	kinds := []graph.Kind{{}, {Name: "burn", In: two, Out: two, Effects: graph.Always(effect.Effects{}), New: func(graph.Env, graph.Args) (graph.App, error) {
+		return pushing(func(c *graph.Ctx, in int, b *packet.Batch) {
+			if first {
+				first = false
+				clk.Advance(145 * time.Millisecond)
+			}
+			for _, x := range b.Bufs() {
+				clk.Advance(10 * time.Nanosecond)
+				c.Emit(1-in, x)
+			}
+		}), nil
+	}}}
+	kinds[0] = *Kind(kinds[1:]...)
+	x := graphtest.NewOuter(t, kinds, graph.Args{"deployment": `
+regions: {count: 1, area: 1}
+tasks: {a: {kind: burn, credits: 64}}
+tenants: {u: {}, v: {}}
+dags: [{uid: 1, tenant: u, run: a}, {uid: 2, tenant: v, run: a}]
+rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
+`})
+	clk = x.Clock
+	b := boardOf(x)
+	b.split.spent.clock = clk
+	if err := b.split.deployShares(clk.Now()); err != nil {
+		t.Fatal(err)
+	}
+	x.Advance(20 * time.Millisecond)
+	x.Push("p0", frame(1, "a"), frame(2, "b"))
+	x.Advance(10 * time.Microsecond)
+	many := slices.Repeat([][]byte{frame(1, "c"), frame(2, "d")}, 50)
+	for range 10 {
+		x.Push("p0", many...)
+		x.Advance(10 * time.Microsecond)
+	}
+	x.Advance(time.Millisecond)
+	for i := range b.cat.services {
+		if d := &b.cat.services[i]; d.throttled > 0 || d.cost > 11 {
+			t.Errorf("DAG %d: a frame is taken to cost %.0f ns, and %d of %d were refused", d.UID, d.cost, d.throttled, d.packets)
+		}
+	}
+}
+
 // pushing is an app that is a function.
 type pushing func(c *graph.Ctx, in int, b *packet.Batch)
 

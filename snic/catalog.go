@@ -111,9 +111,11 @@ type inflow struct {
 
 // price is what the runner has measured: the time that packets of a DAG take.
 type price struct {
-	stay  float64   // ns that a packet stays in the packet store, a recent mean
-	costs []float64 // for each task, ns of a worker that a packet takes; 0: not yet known
-	cost  float64   // the sum of costs
+	stay     float64   // ns that a packet stays in the packet store, a recent mean
+	costs    []float64 // for each task, ns of a worker that a packet takes; 0: not yet known
+	cost     float64   // the sum of costs
+	measured []uint8   // for each task, how often its cost was measured, at most sure
+	unsure   bool      // of some task there are fewer than sure measurements
 }
 
 // roaming is what nearby knows of a DAG: where the DAG runs, and for whom. Ingress counts the frames that other workers hand over

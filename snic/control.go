@@ -350,7 +350,7 @@ func (b *board) deployServices(numbers, tenants []int) error {
 		s.DAG, s.tenant = x, tenants[x.Tenant]
 		if !slices.Equal(s.tasks, o.tasks) {
 			s.tasks, s.visits = o.tasks, nil
-			s.costs, s.cost = make([]float64, len(o.tasks)), 0
+			s.costs, s.cost, s.measured, s.unsure = make([]float64, len(o.tasks)), 0, make([]uint8, len(o.tasks)), true
 		}
 	}
 	if b.cat.house != nil && fresh {

@@ -163,7 +163,11 @@ func (ig *ingress) counts(d *service) float64 {
 	if d.cost == 0 {
 		return unknown
 	}
-	return d.cost + ig.split.spent.onward
+	cost := d.cost
+	if d.unsure {
+		cost = min(cost, unknown)
+	}
+	return cost + ig.split.spent.onward
 }
 
 // weigh finds whether n groups are more than can run at once: they take longer than atWork, or, while more waits at the port, longer than all else

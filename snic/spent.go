@@ -16,6 +16,9 @@ const (
 	// A measurement counts for at most leap times the mean, plus jump ns: a worker may lose the processor while it
 	// measures.
 	leap, jump = 4, 1000
+	// sure is the number of measurements of a task of which the least is its cost, before the mean begins: the worker may lose the processor in
+	// the first ones, too.
+	sure = 4
 	// stall is the most ns beyond that for which a tenant pays in its turn. When a worker loses the processor, it is usually for longer.
 	stall = 1e6
 	// overheadOf is the number of packets in one measurement of a worker's own work.
@@ -86,7 +89,7 @@ func (sh *shares) timed(t *task, d *service, i, n int) bool {
 	if sh.spent.clock == nil {
 		return false
 	}
-	if t.untimed += n; t.untimed < timedEvery && d.costs[i] > 0 && sh.spent.tenant == 0 {
+	if t.untimed += n; t.untimed < timedEvery && d.measured[i] >= sure && sh.spent.tenant == 0 {
 		return false
 	}
 	t.untimed = 0
@@ -106,14 +109,19 @@ func (sh *shares) took(d *service, i int, ns clock.Duration, n int) {
 	if s.tenant == d.tenant+1 {
 		s.beyond += max(usual*float64(n), min(x*float64(n), stall)) - was*float64(n)*s.counted
 	}
-	if was == 0 {
+	switch {
+	case was == 0:
 		*c = x
-	} else {
+	case d.measured[i] < sure:
+		*c = min(was, x)
+	default:
 		*c += (usual - was) / costs
 	}
-	d.cost = 0
-	for _, v := range d.costs {
+	d.measured[i] = min(d.measured[i]+1, sure)
+	d.cost, d.unsure = 0, false
+	for k, v := range d.costs {
 		d.cost += v
+		d.unsure = d.unsure || d.measured[k] < sure
 	}
 }
 
@@ -123,11 +131,11 @@ func (sh *shares) untimed(t *task, x, y way, n int) bool {
 	return sh.spent.tenant == 0 && t.untimed+n < timedEvery && sh.costKnown(t, x.dag) && sh.costKnown(t, y.dag)
 }
 
-// costKnown reports whether it has been measured what a packet of a DAG costs in a task.
+// costKnown reports whether there are enough measurements of what a packet of a DAG costs in a task.
 func (sh *shares) costKnown(t *task, dag int32) bool {
 	d := &sh.cat.services[dag]
 	k := sh.place(d, t)
-	return k < 0 || d.costs[k] > 0
+	return k < 0 || d.measured[k] >= sure
 }
 
 // place is where a task is in a DAG; -1: it is not there, or nobody asks as nothing is timed.
@@ -152,7 +160,7 @@ func (sh *shares) unmeasured(d *service, n int) bool {
 		return false
 	}
 	for i, t := range d.tasks {
-		if sh.cat.tasks[t].untimed+n >= timedEvery || d.costs[i] == 0 {
+		if sh.cat.tasks[t].untimed+n >= timedEvery || d.measured[i] < sure {
 			return false
 		}
 	}
