@@ -85,7 +85,7 @@ func TestGuest(t *testing.T) {
 	if err := errors.Join(append(errs, a.Write(dir+"/initrd"))...); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "3000", "-smp", "2", "-nographic", "-no-reboot",
 		"-kernel", kernel.File, "-initrd", dir+"/initrd", "-append", "console=ttyS0 no_timer_check panic=-1 loglevel=4").CombinedOutput()

@@ -59,13 +59,14 @@ func (g *operator) meter(op *ir.Call) {
 	g.label(skip)
 }
 
-// entryMeter has the direct meter of rEntry give the frame a color.
+// entryMeter has the direct meter of rEntry give the frame a color. Its cell is that of the entry's row in the Switch.
 func (g *pipes) entryMeter(n int, t *ir.Table) {
 	if t.Meter < 0 {
 		return
 	}
 	skip, off, done := g.fresh(), g.fresh(), g.fresh()
-	g.get32(asm.R1, rEntry, entryRow)
+	g.load(asm.R1, rEntry, entryRank, asm.DWord)
+	g.and(asm.R1, ones(32))
 	g.whenImm(asm.JGE, asm.R1, t.Size, skip)
 	g.ofTable(n, t, off)
 	g.jump(done)

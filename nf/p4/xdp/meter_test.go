@@ -333,6 +333,67 @@ func TestMeterOwner(t *testing.T) {
 	}
 }
 
+// entryMetering is a program whose frames are counted and metered by the entry for their bytes 2 and 3. It writes the color to byte 4, and
+// sends the frame to the port in bytes 0 and 1.
+func entryMetering(t testing.TB) []byte {
+	var root obj
+	if err := json.Unmarshal(metering(t, "packets", 2), &root); err != nil {
+		t.Fatal(err)
+	}
+	m := root["meter_arrays"].([]any)[0].(obj)
+	m["is_direct"], m["binding"], m["result_target"] = true, "t", arr{"h", "color"}
+	a := root["actions"].([]any)[0].(obj)
+	a["primitives"] = a["primitives"].([]any)[1:]
+	table := root["pipelines"].([]any)[0].(obj)["tables"].([]any)[0].(obj)
+	table["max_size"], table["with_counters"], table["direct_meters"] = 4, true, "m"
+	table["key"] = arr{obj{"match_type": "exact", "name": "cell", "target": arr{"h", "cell"}, "mask": nil}}
+	b, err := json.Marshal(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestMeterNumbers: the rates of an entry hold for its frames when it has another number in the kernel than in the Switch.
+func TestMeterNumbers(t *testing.T) {
+	for _, outlives := range []bool{false, true} {
+		w := newTwinOf(t, entryMetering(t), outlives)
+		insert := func(cell byte) p4.Handle {
+			h, err := w.sw.Insert("t", p4.Entry{Key: []p4.Match{{Value: []byte{0, cell}}}, Action: p4.Action{Name: "measure"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h
+		}
+		for range 20 { // the Switch has the same row again, the kernel another number
+			if err := w.sw.Delete("t", insert(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		limited := insert(1)
+		insert(2)
+		if err := w.sw.SetEntryMeter("t", limited, p4.Rate{Burst: 1}, p4.Rate{Burst: 2}); err != nil {
+			t.Fatal(err)
+		}
+		for cell, want := range []string{1: "012", 2: "000", 3: "ffffff"} {
+			if want == "" {
+				continue
+			}
+			got := ""
+			for range 3 {
+				outcome, _, out, _ := w.inKernel(1, measured(2, cell, 64))
+				if outcome != Forwarded {
+					t.Fatalf("outcome %d", outcome)
+				}
+				got += fmt.Sprintf("%x", out[4])
+			}
+			if got != want {
+				t.Errorf("outlives %v, entry %d: colors %s, want %s", outlives, cell, got, want)
+			}
+		}
+	}
+}
+
 // limits sets or removes rates of a random meter of both switches.
 func (w *twin) limits(r random, have handles) {
 	w.Helper()
