@@ -207,7 +207,7 @@ func (g *operator) since() {
 
 // fill adds the tokens of R4 seconds and R2 microseconds, which are less than a second, to a bucket. It does what ir.Meter does, in
 // 64 bits: of a rate below 2^64 less than 2^64 tokens come in less than a second, and in whole seconds at most a burst, or the
-// bucket is full. It changes R0, R1, R3 and R5.
+// bucket is full. Tokens that are given back count first, so that a full bucket has none to come. It changes R0, R1, R3 and R5.
 func (g *operator) fill(bucket int) {
 	at := func(word int) int { return bucketWord(bucket, word) }
 	come, full, store := g.fresh(), g.fresh(), g.fresh()
@@ -223,6 +223,17 @@ func (g *operator) fill(bucket int) {
 	g.calc(asm.Mul, asm.R3, ir.Million)
 	g.with(asm.Sub, asm.R1, asm.R3)
 	g.keep(rCell, at(ir.BucketRest), asm.R1, asm.DWord)
+
+	none := g.fresh()
+	g.load(asm.R1, rCell, at(ir.BucketBack), asm.DWord)
+	g.whenImm(asm.JEq, asm.R1, 0, none)
+	g.calc(asm.Mov, asm.R1, 0)
+	xchg := atomicOf(asm.Xchg, rCell, asm.R1)
+	xchg.Offset = int16(at(ir.BucketBack))
+	g.add(xchg)
+	g.with(asm.Add, asm.R0, asm.R1)
+	g.compareRegs(asm.JLT, asm.R0, asm.R1, full)
+	g.label(none)
 
 	g.whenImm(asm.JEq, asm.R4, 0, come)
 	g.load(asm.R3, rCell, at(ir.BucketMicro), asm.DWord)
@@ -240,16 +251,6 @@ func (g *operator) fill(bucket int) {
 	g.label(come)
 	g.load(asm.R3, rCell, at(ir.BucketBurst), asm.DWord)
 	g.load(asm.R5, rCell, at(ir.BucketTokens), asm.DWord)
-	none := g.fresh()
-	g.load(asm.R1, rCell, at(ir.BucketBack), asm.DWord)
-	g.whenImm(asm.JEq, asm.R1, 0, none)
-	g.calc(asm.Mov, asm.R1, 0)
-	xchg := atomicOf(asm.Xchg, rCell, asm.R1)
-	xchg.Offset = int16(at(ir.BucketBack))
-	g.add(xchg)
-	g.with(asm.Add, asm.R0, asm.R1)
-	g.compareRegs(asm.JLT, asm.R0, asm.R1, full)
-	g.label(none)
 	g.with(asm.Mov, asm.R1, asm.R3)
 	g.with(asm.Sub, asm.R1, asm.R5)
 	g.compareRegs(asm.JGE, asm.R0, asm.R1, full)

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"math/bits"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -157,6 +159,64 @@ func TestMeterModel(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestMeterCells compares all words of cells behind a frame with those that ir.Meter leaves. The cells are such as no few frames make:
+// any number of tokens, and times at which what has come is just as much as 64 bits hold.
+func TestMeterCells(t *testing.T) {
+	const rates = 2
+	w := newTwin(t, metering(t, "bytes", rates))
+	rnd := newRandom(t)
+	edge := func() uint64 {
+		v := uint64(1)<<rnd.IntN(64) - 1
+		switch rnd.IntN(3) {
+		case 0:
+			return rnd.Uint64() >> rnd.IntN(64)
+		case 1:
+			return v - rnd.Uint64N(min(v, 2)+1)
+		}
+		return ^v - rnd.Uint64N(2)
+	}
+	fuller := 0 // buckets that are full because more came in whole seconds than a word holds
+	for range 20_000 {
+		micros := rnd.Uint64() >> (11 + rnd.IntN(53))
+		since := []uint64{rnd.Uint64N(2_000_001), rnd.Uint64N(3) * ir.Million, rnd.Uint64() >> rnd.IntN(64)}[rnd.IntN(3)]
+		cell := w.x.meters[0].words()[ir.MeterWords(rates):][:ir.MeterWords(rates)]
+		clear(cell)
+		cell[ir.MeterOn], cell[ir.MeterLast] = rates, micros-min(since, micros)
+		if rnd.IntN(8) == 0 {
+			cell[ir.MeterLast] = micros + rnd.Uint64N(3)
+		}
+		for b := range rates {
+			k := cell[ir.MeterBuckets+ir.BucketWords*b:]
+			rate, burst := edge(), edge()
+			k[ir.BucketMicro], k[ir.BucketPart], k[ir.BucketBurst] = rate/ir.Million, rate%ir.Million, burst
+			k[ir.BucketTokens], k[ir.BucketRest] = burst, rnd.Uint64N(ir.Million)
+			if left := edge(); left < burst {
+				k[ir.BucketTokens] = left
+			}
+			if rnd.IntN(3) == 0 {
+				k[ir.BucketBack] = edge()
+			}
+			if s := min(since, micros); s/ir.Million > 0 && burst/(s/ir.Million) >= rate {
+				_, carry := bits.Add64(s/ir.Million*rate, new(big.Int).Div(new(big.Int).Mul(new(big.Int).SetUint64(s%ir.Million), new(big.Int).SetUint64(rate)), big.NewInt(ir.Million)).Uint64(), 0)
+				fuller += int(carry)
+			}
+		}
+		before, want := slices.Clone(cell), ir.Meter(slices.Clone(cell))
+		w.now = clock.Time(micros * 1000)
+		length := 64 + rnd.IntN(1000)
+		outcome, _, out, _ := w.inKernel(1, measured(2, 1, length))
+		if outcome != Forwarded {
+			t.Fatalf("outcome %d", outcome)
+		}
+		if color := want.Color(micros, uint64(length)); uint64(out[4]) != color || !slices.Equal(cell, want) {
+			t.Fatalf("at %d, length %d, cell %d: color %d and %d, want %d and %d", micros, length, before, out[4], cell, color, want)
+		}
+	}
+	if t.Logf("%d buckets are full by a carry", fuller); fuller == 0 {
+		t.Error("nothing is compared where whole seconds bring more than a word holds")
 	}
 }
 
