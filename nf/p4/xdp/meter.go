@@ -107,12 +107,16 @@ func (g *pipes) target(t *ir.Table) {
 
 // color leaves the color by cell R1, which is below cells, in R1. It jumps to off if the cell has no rates.
 func (g *operator) color(fd int, m *ir.Meters, cells int, off string) {
-	p := metered{m, fd, cells, g.mark(), g.mark()}
-	g.put(p.cell, asm.R1)
+	p := metered{of: m, fd: fd, cells: cells}
+	copies := g.in == "copies"
+	if !copies { // what a copy stores makes it another one than the others
+		p.cell, p.color = g.mark(), g.mark()
+		g.put(p.cell, asm.R1)
+	}
 	g.meterCell(&p)
 	g.load(asm.R1, rCell, 8*ir.MeterOn, asm.DWord)
 	g.whenImm(asm.JEq, asm.R1, 0, off)
-	if g.in == "copies" {
+	if copies {
 		g.pass(fmt.Sprintf("meter %s has rates, and each copy of the frame comes to it", m.Name))
 		return
 	}

@@ -454,6 +454,40 @@ func TestMeterNumbers(t *testing.T) {
 	}
 }
 
+// TestMeterCopies: copies of a frame leave together in the kernel when their entries have meters without rates, and are the engine's when
+// one has rates.
+func TestMeterCopies(t *testing.T) {
+	var root obj
+	if err := json.Unmarshal(pairs(t, "copies"), &root); err != nil {
+		t.Fatal(err)
+	}
+	root["meter_arrays"] = arr{obj{"name": "m", "id": 0, "type": "packets", "rate_count": 2, "size": 64, "is_direct": true, "binding": "e", "result_target": arr{"out", "b"}}}
+	root["pipelines"].([]any)[1].(obj)["tables"].([]any)[0].(obj)["direct_meters"] = "m"
+	src, err := json.Marshal(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newTwin(t, src)
+	var last p4.Handle
+	for rid := range byte(2) {
+		w.both(func(sw *p4.Switch) error {
+			last, err = sw.Insert("e", p4.Entry{Key: []p4.Match{{Value: []byte{rid}}}, Action: p4.Action{Name: "add"}})
+			return err
+		})
+	}
+	w.both(func(sw *p4.Switch) error { return sw.SetMulticast(1, []p4.Replica{{Port: 1}, {Port: 2, Rid: 1}}) })
+	frame := append([]byte{0, 1, 0, 0, 0, 0, 0, 0, 0, 41}, make([]byte, 54)...)
+	if w.frame(5, frame); w.kernel != 1 {
+		t.Errorf("without rates: %v", w.engine)
+	}
+	w.both(func(sw *p4.Switch) error { return sw.SetEntryMeter("e", last, p4.Rate{Burst: 1}, p4.Rate{Burst: 2}) })
+	kernel := w.kernel
+	if w.frame(5, frame); w.kernel != kernel {
+		t.Error("with rates the kernel had the frame")
+	}
+	w.counts()
+}
+
 // limits sets or removes rates of a random meter of both switches.
 func (w *twin) limits(r random, have handles) {
 	w.Helper()
