@@ -2,8 +2,12 @@ package p4
 
 import "github.com/quillon/quillon/nf/p4/internal/ir"
 
-// maxElements is the longest stack whose elements a tree chooses among. Each element costs a comparison.
-const maxElements = 32
+// Bounds of a tree that chooses among the elements of a stack. Each element costs a comparison with the index, which may be such a choice
+// itself: maxChoice is the highest number of nodes of all these indices.
+const (
+	maxElements = 32
+	maxChoice   = 1024
+)
 
 // stackOf returns a stack as a follower sees it. Its counter is a field of metadata that has no name in the program.
 func (l *lowerer) stackOf(s *stack) *ir.HeaderStack {
@@ -29,6 +33,17 @@ func (l *lowerer) each(s *stack, f *field) (all []*ir.Field) {
 	return all
 }
 
+// chosen returns the tree of an index of a stack, or false if the choice among the elements would be too large.
+func (l *lowerer) chosen(s *stack, index *expr) (*ir.Expr, bool) {
+	x, left := l.tree(index), maxChoice/len(s.elems)
+	var count func(e *ir.Expr) bool
+	count = func(e *ir.Expr) bool {
+		left--
+		return e == nil || left >= 0 && count(e.Kids[0]) && count(e.Kids[1]) && count(e.Kids[2])
+	}
+	return x, count(x)
+}
+
 func (s *stack) small() bool { return len(s.elems) <= maxElements }
 
 // stackTree returns an expression that looks into a header stack as a choice among the elements, or nil if e is none. A
@@ -38,9 +53,17 @@ func (l *lowerer) stackTree(e *expr) *ir.Expr {
 	switch {
 	case e.op == opMember && kid.op == opElem && kid.kids[0].stack != nil && kid.kids[0].stack.small():
 		s := kid.kids[0].stack
-		return l.choices(e, s, l.tree(kid.kids[1]), 0, l.each(s, e.fld))
+		index, fits := l.chosen(s, kid.kids[1])
+		if !fits {
+			return &ir.Expr{Op: ir.Member, Neg: e.neg, Bits: e.bits}
+		}
+		return l.choices(e, s, index, 0, l.each(s, e.fld))
 	case e.op == opValid && kid.op == opElem && kid.kids[0].stack != nil && kid.kids[0].stack.small():
-		s, index := kid.kids[0].stack, l.tree(kid.kids[1])
+		s := kid.kids[0].stack
+		index, fits := l.chosen(s, kid.kids[1])
+		if !fits {
+			return &ir.Expr{Op: ir.Valid, Sort: ir.Bool, Kids: [3]*ir.Expr{{Op: ir.Elem, Sort: ir.OfHeader}}}
+		}
 		x := &ir.Expr{Op: ir.False, Sort: ir.Bool}
 		for i := len(s.elems) - 1; i >= 0; i-- {
 			valid := &ir.Expr{Op: ir.Valid, Sort: ir.Bool, Kids: [3]*ir.Expr{{Op: ir.HeaderOf, Sort: ir.OfHeader, Header: l.headers[s.elems[i]]}}}

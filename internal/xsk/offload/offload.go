@@ -70,8 +70,9 @@ type Interface struct {
 	away   error // why the other end cannot be reached
 	// redirect: frames are to be redirected to this other end, and without GRO it would lose them.
 	redirect bool
-	// native: an XDP program is attached in native mode; redirected frames arrive without GRO.
+	// native: an XDP program is attached in native mode to this other end; redirected frames arrive without GRO.
 	native bool
+	links  *netlink.Handle // of its namespace; nil if it is not kept open
 
 	// peer is the other end of a veth, kept open because its namespace has no file and is slow to find.
 	// Each other one is opened anew from home each time: what is kept open in a namespace that has a file
@@ -124,7 +125,10 @@ func (i *Interface) other(f func(*Interface) error) error {
 			return err
 		}
 		if p = i.peer; p != nil && p.index == l.Attrs().ParentIndex && p.nsid == l.Attrs().NetNsID {
-			return nil
+			if now, err := p.links.LinkByIndex(p.index); err == nil {
+				p.native = native(now)
+				return nil
+			} // else it was moved since
 		}
 		p, keep, err = openPeer(l)
 		return err
@@ -156,6 +160,9 @@ func (i *Interface) Close() {
 		return
 	}
 	_ = i.tool.Close()
+	if i.links != nil {
+		i.links.Close()
+	}
 	i.peer.Close()
 	if i.home.IsOpen() {
 		_ = i.home.Close()
@@ -305,9 +312,16 @@ func openPeer(l netlink.Link) (_ *Interface, keep bool, err error) {
 		if err == nil {
 			found, err = newPeer(p, nsid)
 		}
+		if err == nil && !named {
+			found.links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		}
 		return err
 	})
-	return found, !named, err
+	if err != nil {
+		found.Close()
+		return nil, false, err
+	}
+	return found, !named, nil
 }
 
 // newPeer opens the other end of a veth, which is in the calling thread's network namespace.
@@ -316,9 +330,13 @@ func newPeer(l netlink.Link, nsid int) (*Interface, error) {
 	if err != nil {
 		return nil, err
 	}
+	return &Interface{Name: l.Attrs().Name, tool: tool, table: peer, home: netns.None(), index: l.Attrs().Index, nsid: nsid, native: native(l)}, nil
+}
+
+// native reports whether an interface has an XDP program in native mode.
+func native(l netlink.Link) bool {
 	xdp := l.Attrs().Xdp
-	native := xdp != nil && (xdp.AttachMode == nl.XDP_ATTACHED_DRV || xdp.AttachMode == attachedMulti)
-	return &Interface{Name: l.Attrs().Name, tool: tool, table: peer, home: netns.None(), index: l.Attrs().Index, nsid: nsid, native: native}, nil
+	return xdp != nil && (xdp.AttachMode == nl.XDP_ATTACHED_DRV || xdp.AttachMode == attachedMulti)
 }
 
 // attachedMulti is XDP_ATTACHED_MULTI: programs in several modes.

@@ -218,7 +218,7 @@ func TestRandomPrograms(t *testing.T) {
 			if _, err := p4.Load(src); err != nil {
 				t.Skip(err) // numbers grow too long, by shifts
 			}
-			w := newTwin(t, src)
+			w := newTwinOf(t, src, n%2 == 0)
 			have := handles{}
 			tables, profiles := w.sw.Program().Tables(), w.sw.Program().Profiles()
 			for range 150 {

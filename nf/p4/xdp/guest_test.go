@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 // TestGuest runs the tests of programs in a virtual machine with the kernel of this Debian, which may be an older one.
 func TestGuest(t *testing.T) {
 	if !*long {
-		t.Skip("only in the long form (go test ./nf/p4/xdp -run Guest -long): it takes 3 to 10 minutes")
+		t.Skip("only in the long form (go test ./nf/p4/xdp -run Guest -long): it takes 6 to 30 minutes")
 	}
 	if runtime.GOARCH != "amd64" || os.Geteuid() != 0 {
 		t.Skip("it needs amd64, and root to unpack a kernel")
@@ -85,7 +85,7 @@ func TestGuest(t *testing.T) {
 	if err := errors.Join(append(errs, a.Write(dir+"/initrd"))...); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "3000", "-smp", "2", "-nographic", "-no-reboot",
 		"-kernel", kernel.File, "-initrd", dir+"/initrd", "-append", "console=ttyS0 no_timer_check panic=-1 loglevel=4").CombinedOutput()

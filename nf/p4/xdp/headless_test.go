@@ -540,6 +540,14 @@ func TestHeadlessClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(up)
+	// The kernel takes the program of a dead process from the interface's own one in a work queue, some moments after the death.
+	h.until("the program of the dead process still runs", func() bool {
+		was, _ := h.arrived()
+		h.send(false)
+		time.Sleep(100 * time.Millisecond)
+		now, _ := h.arrived()
+		return now == was
+	})
 	n, _ := h.arrived()
 	for range 50 {
 		h.send(false)

@@ -59,13 +59,14 @@ func (g *operator) meter(op *ir.Call) {
 	g.label(skip)
 }
 
-// entryMeter has the direct meter of rEntry give the frame a color.
+// entryMeter has the direct meter of rEntry give the frame a color. Its cell is that of the entry's row in the Switch.
 func (g *pipes) entryMeter(n int, t *ir.Table) {
 	if t.Meter < 0 {
 		return
 	}
 	skip, off, done := g.fresh(), g.fresh(), g.fresh()
-	g.get32(asm.R1, rEntry, entryRow)
+	g.load(asm.R1, rEntry, entryRank, asm.DWord)
+	g.and(asm.R1, ones(32))
 	g.whenImm(asm.JGE, asm.R1, t.Size, skip)
 	g.ofTable(n, t, off)
 	g.jump(done)
@@ -106,12 +107,16 @@ func (g *pipes) target(t *ir.Table) {
 
 // color leaves the color by cell R1, which is below cells, in R1. It jumps to off if the cell has no rates.
 func (g *operator) color(fd int, m *ir.Meters, cells int, off string) {
-	p := metered{m, fd, cells, g.mark(), g.mark()}
-	g.put(p.cell, asm.R1)
+	p := metered{of: m, fd: fd, cells: cells}
+	copies := g.in == "copies"
+	if !copies { // what a copy stores makes it another one than the others
+		p.cell, p.color = g.mark(), g.mark()
+		g.put(p.cell, asm.R1)
+	}
 	g.meterCell(&p)
 	g.load(asm.R1, rCell, 8*ir.MeterOn, asm.DWord)
 	g.whenImm(asm.JEq, asm.R1, 0, off)
-	if g.in == "copies" {
+	if copies {
 		g.pass(fmt.Sprintf("meter %s has rates, and each copy of the frame comes to it", m.Name))
 		return
 	}
@@ -206,7 +211,7 @@ func (g *operator) since() {
 
 // fill adds the tokens of R4 seconds and R2 microseconds, which are less than a second, to a bucket. It does what ir.Meter does, in
 // 64 bits: of a rate below 2^64 less than 2^64 tokens come in less than a second, and in whole seconds at most a burst, or the
-// bucket is full. It changes R0, R1, R3 and R5.
+// bucket is full. Tokens that are given back count first, so that a full bucket has none to come. It changes R0, R1, R3 and R5.
 func (g *operator) fill(bucket int) {
 	at := func(word int) int { return bucketWord(bucket, word) }
 	come, full, store := g.fresh(), g.fresh(), g.fresh()
@@ -222,6 +227,17 @@ func (g *operator) fill(bucket int) {
 	g.calc(asm.Mul, asm.R3, ir.Million)
 	g.with(asm.Sub, asm.R1, asm.R3)
 	g.keep(rCell, at(ir.BucketRest), asm.R1, asm.DWord)
+
+	none := g.fresh()
+	g.load(asm.R1, rCell, at(ir.BucketBack), asm.DWord)
+	g.whenImm(asm.JEq, asm.R1, 0, none)
+	g.calc(asm.Mov, asm.R1, 0)
+	xchg := atomicOf(asm.Xchg, rCell, asm.R1)
+	xchg.Offset = int16(at(ir.BucketBack))
+	g.add(xchg)
+	g.with(asm.Add, asm.R0, asm.R1)
+	g.compareRegs(asm.JLT, asm.R0, asm.R1, full)
+	g.label(none)
 
 	g.whenImm(asm.JEq, asm.R4, 0, come)
 	g.load(asm.R3, rCell, at(ir.BucketMicro), asm.DWord)
@@ -239,16 +255,6 @@ func (g *operator) fill(bucket int) {
 	g.label(come)
 	g.load(asm.R3, rCell, at(ir.BucketBurst), asm.DWord)
 	g.load(asm.R5, rCell, at(ir.BucketTokens), asm.DWord)
-	none := g.fresh()
-	g.load(asm.R1, rCell, at(ir.BucketBack), asm.DWord)
-	g.whenImm(asm.JEq, asm.R1, 0, none)
-	g.calc(asm.Mov, asm.R1, 0)
-	xchg := atomicOf(asm.Xchg, rCell, asm.R1)
-	xchg.Offset = int16(at(ir.BucketBack))
-	g.add(xchg)
-	g.with(asm.Add, asm.R0, asm.R1)
-	g.compareRegs(asm.JLT, asm.R0, asm.R1, full)
-	g.label(none)
 	g.with(asm.Mov, asm.R1, asm.R3)
 	g.with(asm.Sub, asm.R1, asm.R5)
 	g.compareRegs(asm.JGE, asm.R0, asm.R1, full)

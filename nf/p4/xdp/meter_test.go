@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"math/bits"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -157,6 +159,64 @@ func TestMeterModel(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestMeterCells compares all words of cells behind a frame with those that ir.Meter leaves. The cells are such as no few frames make:
+// any number of tokens, and times at which what has come is just as much as 64 bits hold.
+func TestMeterCells(t *testing.T) {
+	const rates = 2
+	w := newTwin(t, metering(t, "bytes", rates))
+	rnd := newRandom(t)
+	edge := func() uint64 {
+		v := uint64(1)<<rnd.IntN(64) - 1
+		switch rnd.IntN(3) {
+		case 0:
+			return rnd.Uint64() >> rnd.IntN(64)
+		case 1:
+			return v - rnd.Uint64N(min(v, 2)+1)
+		}
+		return ^v - rnd.Uint64N(2)
+	}
+	fuller := 0 // buckets that are full because more came in whole seconds than a word holds
+	for range 20_000 {
+		micros := rnd.Uint64() >> (11 + rnd.IntN(53))
+		since := []uint64{rnd.Uint64N(2_000_001), rnd.Uint64N(3) * ir.Million, rnd.Uint64() >> rnd.IntN(64)}[rnd.IntN(3)]
+		cell := w.x.meters[0].words()[ir.MeterWords(rates):][:ir.MeterWords(rates)]
+		clear(cell)
+		cell[ir.MeterOn], cell[ir.MeterLast] = rates, micros-min(since, micros)
+		if rnd.IntN(8) == 0 {
+			cell[ir.MeterLast] = micros + rnd.Uint64N(3)
+		}
+		for b := range rates {
+			k := cell[ir.MeterBuckets+ir.BucketWords*b:]
+			rate, burst := edge(), edge()
+			k[ir.BucketMicro], k[ir.BucketPart], k[ir.BucketBurst] = rate/ir.Million, rate%ir.Million, burst
+			k[ir.BucketTokens], k[ir.BucketRest] = burst, rnd.Uint64N(ir.Million)
+			if left := edge(); left < burst {
+				k[ir.BucketTokens] = left
+			}
+			if rnd.IntN(3) == 0 {
+				k[ir.BucketBack] = edge()
+			}
+			if s := min(since, micros); s/ir.Million > 0 && burst/(s/ir.Million) >= rate {
+				_, carry := bits.Add64(s/ir.Million*rate, new(big.Int).Div(new(big.Int).Mul(new(big.Int).SetUint64(s%ir.Million), new(big.Int).SetUint64(rate)), big.NewInt(ir.Million)).Uint64(), 0)
+				fuller += int(carry)
+			}
+		}
+		before, want := slices.Clone(cell), ir.Meter(slices.Clone(cell))
+		w.now = clock.Time(micros * 1000)
+		length := 64 + rnd.IntN(1000)
+		outcome, _, out, _ := w.inKernel(1, measured(2, 1, length))
+		if outcome != Forwarded {
+			t.Fatalf("outcome %d", outcome)
+		}
+		if color := want.Color(micros, uint64(length)); uint64(out[4]) != color || !slices.Equal(cell, want) {
+			t.Fatalf("at %d, length %d, cell %d: color %d and %d, want %d and %d", micros, length, before, out[4], cell, color, want)
+		}
+	}
+	if t.Logf("%d buckets are full by a carry", fuller); fuller == 0 {
+		t.Error("nothing is compared where whole seconds bring more than a word holds")
 	}
 }
 
@@ -331,6 +391,101 @@ func TestMeterOwner(t *testing.T) {
 			t.Errorf("code %d, color %d, %v, want %v", code, opt.DataOut[4], err, want)
 		}
 	}
+}
+
+// entryMetering is a program whose frames are counted and metered by the entry for their bytes 2 and 3. It writes the color to byte 4, and
+// sends the frame to the port in bytes 0 and 1.
+func entryMetering(t testing.TB) []byte {
+	var root obj
+	if err := json.Unmarshal(metering(t, "packets", 2), &root); err != nil {
+		t.Fatal(err)
+	}
+	m := root["meter_arrays"].([]any)[0].(obj)
+	m["is_direct"], m["binding"], m["result_target"] = true, "t", arr{"h", "color"}
+	a := root["actions"].([]any)[0].(obj)
+	a["primitives"] = a["primitives"].([]any)[1:]
+	table := root["pipelines"].([]any)[0].(obj)["tables"].([]any)[0].(obj)
+	table["max_size"], table["with_counters"], table["direct_meters"] = 4, true, "m"
+	table["key"] = arr{obj{"match_type": "exact", "name": "cell", "target": arr{"h", "cell"}, "mask": nil}}
+	b, err := json.Marshal(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestMeterNumbers: the rates of an entry hold for its frames when it has another number in the kernel than in the Switch.
+func TestMeterNumbers(t *testing.T) {
+	for _, outlives := range []bool{false, true} {
+		w := newTwinOf(t, entryMetering(t), outlives)
+		insert := func(cell byte) p4.Handle {
+			h, err := w.sw.Insert("t", p4.Entry{Key: []p4.Match{{Value: []byte{0, cell}}}, Action: p4.Action{Name: "measure"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h
+		}
+		for range 20 { // the Switch has the same row again, the kernel another number
+			if err := w.sw.Delete("t", insert(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		limited := insert(1)
+		insert(2)
+		if err := w.sw.SetEntryMeter("t", limited, p4.Rate{Burst: 1}, p4.Rate{Burst: 2}); err != nil {
+			t.Fatal(err)
+		}
+		for cell, want := range []string{1: "012", 2: "000", 3: "ffffff"} {
+			if want == "" {
+				continue
+			}
+			got := ""
+			for range 3 {
+				outcome, _, out, _ := w.inKernel(1, measured(2, cell, 64))
+				if outcome != Forwarded {
+					t.Fatalf("outcome %d", outcome)
+				}
+				got += fmt.Sprintf("%x", out[4])
+			}
+			if got != want {
+				t.Errorf("outlives %v, entry %d: colors %s, want %s", outlives, cell, got, want)
+			}
+		}
+	}
+}
+
+// TestMeterCopies: copies of a frame leave together in the kernel when their entries have meters without rates, and are the engine's when
+// one has rates.
+func TestMeterCopies(t *testing.T) {
+	var root obj
+	if err := json.Unmarshal(pairs(t, "copies"), &root); err != nil {
+		t.Fatal(err)
+	}
+	root["meter_arrays"] = arr{obj{"name": "m", "id": 0, "type": "packets", "rate_count": 2, "size": 64, "is_direct": true, "binding": "e", "result_target": arr{"out", "b"}}}
+	root["pipelines"].([]any)[1].(obj)["tables"].([]any)[0].(obj)["direct_meters"] = "m"
+	src, err := json.Marshal(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newTwin(t, src)
+	var last p4.Handle
+	for rid := range byte(2) {
+		w.both(func(sw *p4.Switch) error {
+			last, err = sw.Insert("e", p4.Entry{Key: []p4.Match{{Value: []byte{rid}}}, Action: p4.Action{Name: "add"}})
+			return err
+		})
+	}
+	w.both(func(sw *p4.Switch) error { return sw.SetMulticast(1, []p4.Replica{{Port: 1}, {Port: 2, Rid: 1}}) })
+	frame := append([]byte{0, 1, 0, 0, 0, 0, 0, 0, 0, 41}, make([]byte, 54)...)
+	if w.frame(5, frame); w.kernel != 1 {
+		t.Errorf("without rates: %v", w.engine)
+	}
+	w.both(func(sw *p4.Switch) error { return sw.SetEntryMeter("e", last, p4.Rate{Burst: 1}, p4.Rate{Burst: 2}) })
+	kernel := w.kernel
+	if w.frame(5, frame); w.kernel != kernel {
+		t.Error("with rates the kernel had the frame")
+	}
+	w.counts()
 }
 
 // limits sets or removes rates of a random meter of both switches.

@@ -1,6 +1,13 @@
 package xdp
 
-import "fmt"
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/p4"
+)
 
 // stackMost is how many headers the stack of a random program has at most.
 const stackMost = 4
@@ -87,4 +94,81 @@ func (a *author) stackState(name string, next any) obj {
 	}
 	return obj{"name": name, "id": 9, "parser_ops": ops, "transition_key": arr{obj{"type": "stack_field", "value": arr{"s", "more"}}},
 		"transitions": arr{c, obj{"type": "default", "value": nil, "mask": nil, "next_state": name}}}
+}
+
+// extracting is a program that extracts header h and as many headers of a stack of size headers as ops says. It writes the parser's error, and a
+// number, to h, and sends the frame to port 2.
+func extracting(t testing.TB, size, ops int, number any) []byte {
+	field := func(h, name string) obj { return obj{"type": "field", "value": arr{h, name}} }
+	parse := arr{prim("extract", obj{"type": "regular", "value": "h"})}
+	for range ops {
+		parse = append(parse, prim("extract", obj{"type": "stack", "value": "s"}))
+	}
+	headers := arr{obj{"name": "standard_metadata", "id": 1, "header_type": "std_t", "metadata": true}, obj{"name": "h", "id": 2, "header_type": "h_t", "metadata": false}}
+	var ids, order arr
+	for i := range size {
+		name := fmt.Sprintf("s[%d]", i)
+		headers = append(headers, obj{"name": name, "id": 3 + i, "header_type": "s_t", "metadata": false})
+		ids, order = append(ids, 3+i), append(order, name)
+	}
+	root := obj{"__meta__": obj{"version": arr{2, 23}},
+		"header_types": arr{obj{"name": "std_t", "id": 1, "fields": stdFields},
+			obj{"name": "h_t", "id": 2, "fields": arr{arr{"error", 32, false}, arr{"v", 32, false}}},
+			obj{"name": "s_t", "id": 3, "fields": arr{arr{"more", 8, false}, arr{"v", 8, false}}}},
+		"headers":       headers,
+		"header_stacks": arr{obj{"name": "s", "id": 0, "header_type": "s_t", "header_ids": ids}},
+		"errors":        arr{arr{"NoError", 0}, arr{"PacketTooShort", 1}, arr{"NoMatch", 2}, arr{"StackOutOfBounds", 4}},
+		"actions": arr{obj{"name": "tell", "id": 1, "runtime_data": arr{}, "primitives": arr{
+			prim("assign", field("h", "error"), field("standard_metadata", "parser_error")),
+			prim("assign", field("h", "v"), number),
+			prim("assign", field("standard_metadata", "egress_spec"), hexs(2))}}},
+		"parsers": arr{obj{"name": "parser", "id": 0, "init_state": "s", "parse_states": arr{obj{"name": "s", "id": 0,
+			"parser_ops": parse, "transition_key": arr{}, "transitions": arr{obj{"type": "default", "value": nil, "mask": nil, "next_state": nil}}}}}},
+		"deparsers": arr{obj{"name": "deparser", "id": 0, "order": append(arr{"h"}, order...)}},
+		"pipelines": arr{obj{"name": "ingress", "init_table": "t", "conditionals": arr{}, "tables": arr{obj{"name": "t", "id": 1, "match_type": "exact",
+			"type": "simple", "max_size": 1, "key": arr{}, "actions": arr{"tell"}, "action_ids": arr{1}, "next_tables": obj{"tell": nil}, "base_default_next": nil,
+			"default_entry": obj{"action_id": 1, "action_const": true, "action_data": arr{}, "action_entry_const": true}}}},
+			obj{"name": "egress", "init_table": nil, "tables": arr{}, "conditionals": arr{}}}}
+	b, err := json.Marshal(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestStackFull: a parser that extracts more headers than a stack has ends with StackOutOfBounds, in the kernel as in the engine.
+func TestStackFull(t *testing.T) {
+	for ops, want := range []byte{0, 0, 4} {
+		w := newTwin(t, extracting(t, 1, ops, hexs(0)))
+		f := make([]byte, 64)
+		w.frame(1, f)
+		if _, _, out, _ := w.inKernel(1, f); out[3] != want {
+			t.Errorf("%d headers: error %d, want %d", ops, out[3], want)
+		}
+		w.kernel++
+		w.counts()
+		if w.kernel != 2 {
+			t.Errorf("the engine had the frame: %v", w.engine)
+		}
+	}
+}
+
+// TestStackNested: an expression whose index is an element of a stack, whose index is one of a stack again, is translated in bounded time.
+func TestStackNested(t *testing.T) {
+	var number any = hexs(0)
+	for depth := range 12 {
+		number = expr("access_field", expr("dereference_header_stack", theStack, number), 1)
+		_, tree, err := p4.LoadTree(extracting(t, 32, 1, number))
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		r := Analyse(tree, p4.Config{})
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Fatalf("%d indices: it takes %v, and has %d instructions", depth+1, took, r.Instructions)
+		}
+		if r.Kernel != (depth < 2) {
+			t.Errorf("%d indices: in the kernel %v, %s", depth+1, r.Kernel, r.Why)
+		}
+	}
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/quillon/quillon/nf/p4/internal/ir"
 )
 
-// An entry in the kernel's maps, in words of the machine's order: its number (heritage.go) and what it runs, 32 bits each, its rank, and the
-// action's data. It runs an action, 1 + its number, or a member or a group of an action profile (profile.go). The entry with the lowest rank wins. A default entry is one, too.
+// An entry in the kernel's maps, in words of the machine's order: its number (heritage.go) and what it runs, 32 bits each, its rank, whose
+// lower half is the entry's row in the Switch (rankOf), and the action's data. It runs an action, 1 + its number, or a member or a group of an action profile (profile.go). The entry with the lowest rank wins. A default entry is one, too.
 const (
-	entryRow  = 0
+	entryNo   = 0
 	entryAct  = 4
 	entryRank = 8
 	entryData = 16
@@ -236,7 +236,7 @@ func (g *pipes) found(n int, t *ir.Table, counter int) {
 	if !t.Counters && !t.Timeout {
 		return
 	}
-	g.get32(asm.R1, rEntry, entryRow)
+	g.get32(asm.R1, rEntry, entryNo)
 	if t.Counters {
 		g.with(asm.Mov, asm.R2, asm.R1)
 		g.calc(asm.Add, asm.R2, 1)

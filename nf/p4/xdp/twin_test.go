@@ -70,6 +70,13 @@ func pin(t testing.TB, cpu int) {
 
 func newTwin(t testing.TB, src []byte) *twin {
 	t.Helper()
+	return newTwinOf(t, src, false)
+}
+
+// newTwinOf makes a twin whose program may outlive its process. Frames for the engine then go to a program of the interface, which
+// passes them.
+func newTwinOf(t testing.TB, src []byte, outlives bool) *twin {
+	t.Helper()
 	requireKernel(t)
 	prog, tree, err := p4.LoadTree(src)
 	if err != nil {
@@ -87,7 +94,7 @@ func newTwin(t testing.TB, src []byte) *twin {
 			to[n] = Target{loopback, 1 << 16}
 		}
 	}
-	w.x, err = New(tree, w.sw.Config(), Options{From: []Source{{Index: loopback, Port: 1}}, To: to})
+	w.x, err = New(tree, w.sw.Config(), Options{From: []Source{{Index: loopback, Port: 1}}, To: to, Outlives: outlives})
 	var v *ebpf.VerifierError
 	if errors.As(err, &v) {
 		t.Fatalf("%+v", v)
@@ -99,6 +106,16 @@ func newTwin(t testing.TB, src []byte) *twin {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.x.Close() })
+	if outlives {
+		pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}, Flags: unix.BPF_F_XDP_HAS_FRAGS})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = pass.Close() })
+		if err := w.x.Own(0, pass); err != nil {
+			t.Fatal(err)
+		}
+	}
 	w.x.Begin(w.sw, 0)
 	return w
 }
