@@ -177,11 +177,11 @@ func (pl *placement) balance(d clock.Duration) {
 }
 
 // crowd is the recent load of a chain's fullest instance, and of its largest bucket, which cannot be divided, as parts of what an
-// instance can do; flow is how much of that certainly belongs to one flow. some is false if the load is not measured by flows.
-func (pl *placement) crowd(chain int) (instance, bucket, flow float64, some bool) {
-	i, k, f := pl.runner.sched.Instances().Heaviest(chain)
+// instance can do. some is false if the load is not measured by flows.
+func (pl *placement) crowd(chain int) (instance, bucket float64, some bool) {
+	i, k := pl.runner.sched.Instances().Heaviest(chain)
 	m := float64(pl.monitor)
-	return float64(i) / m, float64(k) / m, float64(f) / m, i > 0
+	return float64(i) / m, float64(k) / m, i > 0
 }
 
 // unlike is how much more load the fullest instance of a chain has than their mean.
@@ -200,7 +200,7 @@ func (pl *placement) unlike(chain int) float64 {
 // crowded reports whether all instances of a task have too much, or the fullest one of a chain, now that flows have been
 // moved as far as that helps. Where loads are not measured by flows it is for the monitors alone to say.
 func (pl *placement) crowded(chain, task int) bool {
-	instance, _, _, some := pl.crowd(chain)
+	instance, _, some := pl.crowd(chain)
 	return !some || instance > 1 || pl.fabric.Short(task)
 }
 
@@ -222,7 +222,7 @@ func (pl *placement) parts(chain, task int) bool {
 	if together == 0 || apart > together/8 {
 		return true
 	}
-	instance, bucket, _, some := pl.crowd(chain)
+	instance, bucket, some := pl.crowd(chain)
 	return !some || bucket < instance*.9
 }
 
@@ -243,7 +243,7 @@ func (pl *placement) overload(now clock.Time, e region.Event) {
 		return // its flows have been moved
 	}
 	if r.busiest >= 0 && !pl.parts(r.busiest, e.Task) {
-		_, bucket, _, _ := pl.crowd(r.busiest)
+		_, bucket, _ := pl.crowd(r.busiest)
 		if pl.cat.single(t) == 0 {
 			pl.singles++
 			e.Reason, e.Chain = region.OneFlow, r.busiest

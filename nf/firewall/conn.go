@@ -57,10 +57,10 @@ type shard struct {
 	_       [64]byte // nothing that frames read is on the line of the turn, which both workers write
 	turn    turn.Turn
 	conns   flow.Table[flow.Key, conn]
-	frags   flow.Table[flow.Key, clock.Time] // datagrams whose first fragment passed, and until when
-	openers *flow.Counts                     // connections of those who opened them, of all shards
-	sources *flow.Counts                     // of these the tentative ones
-	tents   int                              // tentative ones
+	frags   flow.Fragments[struct{}]
+	openers *flow.Counts // connections of those who opened them, of all shards
+	sources *flow.Counts // of these the tentative ones
+	tents   int          // tentative ones
 
 	ahead *offload.Table // of the connections that have flows
 	owner *app           // some worker's, whose settings those of all are
@@ -86,7 +86,7 @@ func newState(conns, workers int) *state {
 	for i := range st.shards {
 		st.shards[i].openers, st.shards[i].sources = openers, sources
 		st.shards[i].conns = flow.New[flow.Key, conn]((conns + n - 1) / n)
-		st.shards[i].frags = flow.New[flow.Key, clock.Time](max(64, conns/64/n))
+		st.shards[i].frags = flow.NewFragments[struct{}](max(64, conns/64/n))
 	}
 	return st
 }
@@ -204,29 +204,4 @@ func (s *shard) sweep(n int, now clock.Time, seed uint64) (gone int) {
 		}
 	}
 	return gone
-}
-
-// fragTime is how long, in ns, later fragments of a datagram pass behind the first one. (A receiver waits a
-// minute for them: RFC 8200 4.5.)
-const fragTime = 30e9
-
-// fragment notes that the first fragment of a datagram has passed.
-func (s *shard) fragment(k *flow.Key, hash uint64, now clock.Time) {
-	i := s.frags.Find(k, hash)
-	if i < 0 {
-		i = s.frags.Add(k, hash)
-	}
-	if i < 0 { // full: the one that is over first gives way
-		a, b := s.frags.Sets(hash)
-		i = a
-		for _, first := range [2]int{a, b} {
-			for j := first; j < first+flow.Ways; j++ {
-				if s.frags.At(j).Val < s.frags.At(i).Val {
-					i = j
-				}
-			}
-		}
-		s.frags.Replace(i, k, hash)
-	}
-	s.frags.At(i).Val = now.Add(fragTime)
 }

@@ -206,7 +206,7 @@ func (a *app) fragment(c *graph.Ctx, in int, frame []byte, d *hdr.Layers, q *ask
 		}
 		if v.pass {
 			s := a.st.take(hash)
-			s.fragment(&k, hash, a.Now)
+			s.frags.Note(&k, hash, a.Now, struct{}{})
 			a.st.give(s)
 		}
 		return v
@@ -215,8 +215,7 @@ func (a *app) fragment(c *graph.Ctx, in int, frame []byte, d *hdr.Layers, q *ask
 		return verdict{false, reasonTiny}
 	}
 	s := a.st.take(hash)
-	i := s.frags.Find(&k, hash)
-	known := i >= 0 && s.frags.At(i).Val >= a.Now
+	_, known := s.frags.Of(&k, hash, a.Now)
 	a.st.give(s)
 	if !known {
 		return verdict{false, reasonStray}

@@ -205,19 +205,15 @@ func (a *app) one(c *graph.Ctx, in int, b []byte) verdict {
 		v := a.whole(c, in, b, &d)
 		if v.out != drop {
 			s := a.st.take(shard)
-			s.note(&k, hash, later{a.Now.Add(laterTime), be.Uint32(b[d.L3+12:]), be.Uint32(b[d.L3+16:]), hdr.Ethernet(b).Dst(), uint8(v.out)})
+			s.later.Note(&k, hash, a.Now, later{be.Uint32(b[d.L3+12:]), be.Uint32(b[d.L3+16:]), hdr.Ethernet(b).Dst(), uint8(v.out)})
 			a.st.give(s)
 		}
 		return v
 	}
-	var f later
 	s := a.st.take(shard)
-	i := s.later.Find(&k, hash)
-	if i >= 0 {
-		f = s.later.At(i).Val
-	}
+	f, known := s.later.Of(&k, hash, a.Now)
 	a.st.give(s)
-	if i < 0 || f.until < a.Now {
+	if !known {
 		return verdict{drop, reasonStray}
 	}
 	readdress(b, &d, source, f.src)

@@ -3,7 +3,6 @@ package napt
 import (
 	"encoding/binary"
 	"math/bits"
-	"time"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/flow"
@@ -91,7 +90,6 @@ const (
 
 // later says how the later fragments of a datagram are changed, and where they leave.
 type later struct {
-	until    clock.Time
 	src, dst uint32
 	mac      [6]byte
 	out      uint8
@@ -111,7 +109,7 @@ type shard struct {
 	turn     turn.Turn
 	mappings flow.Table[private, mapping]
 	sessions flow.Table[peer, session]
-	later    flow.Table[flow.Key, later]
+	later    flow.Fragments[later]
 	pools    [][numClasses]pool // by public address
 	hosts    *flow.Counts       // mappings of private addresses, of all shards
 	random   uint64
@@ -141,7 +139,7 @@ func newState(s *settings, workers int) *state {
 		x.hosts = hosts
 		x.mappings = flow.New[private, mapping]((s.mappings + n - 1) / n)
 		x.sessions = flow.New[peer, session]((s.sessions + n - 1) / n)
-		x.later = flow.New[flow.Key, later](max(64, s.mappings/64/n))
+		x.later = flow.NewFragments[later](max(64, s.mappings/64/n))
 		x.pools = make([][numClasses]pool, len(s.public))
 		for p := range x.pools {
 			for class := range x.pools[p] {
@@ -355,28 +353,4 @@ func (st *state) sweep(s *shard, steps int, now clock.Time, seed uint64) (gone i
 		}
 	}
 	return gone
-}
-
-// laterTime is how long later fragments may follow the first one.
-const laterTime = 30 * time.Second
-
-// note remembers for a datagram what becomes of its later fragments.
-func (s *shard) note(k *flow.Key, hash uint64, x later) {
-	i := s.later.Find(k, hash)
-	if i < 0 {
-		i = s.later.Add(k, hash)
-	}
-	if i < 0 { // full: the one that is over first gives way
-		a, b := s.later.Sets(hash)
-		i = a
-		for _, first := range [2]int{a, b} {
-			for j := first; j < first+flow.Ways; j++ {
-				if s.later.At(j).Val.until < s.later.At(i).Val.until {
-					i = j
-				}
-			}
-		}
-		s.later.Replace(i, k, hash)
-	}
-	s.later.At(i).Val = x
 }

@@ -37,7 +37,6 @@ type op struct {
 	key     key
 	code    clio.Opcode
 	b       hold.Queue // the request: a copy when running, itself when it waits
-	used    bool
 	running bool
 	waiting uint8 // bit i: replica i has not answered
 	asked   uint8 // those that it was sent to, and are not down
@@ -95,7 +94,7 @@ func (t *ops) add(r *request, k key, code clio.Opcode) int32 {
 	}
 	t.free = t.rows[i].nextReq
 	head := t.reqHead(r)
-	t.rows[i] = op{req: *r, key: k, code: code, used: true, nextReq: *head, nextKey: none, next: none, last: none}
+	t.rows[i] = op{req: *r, key: k, code: code, nextReq: *head, nextKey: none, next: none, last: none}
 	*head = i
 	t.used++
 	return i

@@ -83,8 +83,7 @@ func (in *Instances) choose(c *chain, spread Spread, flow uint64, mask uint16) i
 		best, c.turn = c.open[at], int32(at+1)
 	default:
 		if c.seats != nil {
-			k, _ := in.bucketOf(flow)
-			if r := c.seats.region[k]; r != none {
+			if r := c.seats.region[in.Bucket(flow)]; r != none {
 				return r
 			}
 		}

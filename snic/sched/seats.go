@@ -16,10 +16,6 @@ type seats struct {
 	work   [Buckets]float32
 	fresh  [Buckets]float32 // since Balance
 	long   [Buckets]float32 // as work, of four times as long
-	// For each bucket, the flow that has more work than all others together, if there is one (the majority
-	// vote of Boyer and Moore), and by how much it leads.
-	flow [Buckets]uint32
-	lead [Buckets]float32
 }
 
 // Seat assigns flows of a chain, with Spread PerFlow, to its instances by their work (Want, Balance), not by
@@ -36,17 +32,11 @@ func (in *Instances) Seat(chain int) {
 	}
 }
 
-// bucketOf returns the bucket of a flow, and 32 more bits of its hash, which tell it from other flows of the bucket.
-func (in *Instances) bucketOf(flow uint64) (bucket uint32, rest uint32) {
-	x := (flow ^ flow>>32) * in.odd
-	x = (x ^ x>>29) * 0xbf58476d1ce4e5b9
-	return uint32(x >> (64 - bucketBits)), uint32(x)
-}
-
 // Bucket returns the bucket of a flow, 0 to Buckets-1. It is the same for all chains with seats.
 func (in *Instances) Bucket(flow uint64) int {
-	k, _ := in.bucketOf(flow)
-	return int(k)
+	x := (flow ^ flow>>32) * in.odd
+	x = (x ^ x>>29) * 0xbf58476d1ce4e5b9
+	return int(x >> (64 - bucketBits))
 }
 
 // seat returns the instance of a bucket, and chooses one if it has none. The chain must have an instance that
@@ -87,7 +77,7 @@ func (in *Instances) Want(chain int, flow uint64, work float32) int {
 	if t == nil {
 		return int(in.choose(c, PerFlow, flow, 0))
 	}
-	k, rest := in.bucketOf(flow)
+	k := uint32(in.Bucket(flow))
 	r := c.open[0]
 	if len(c.open) > 1 {
 		r = in.seat(c, k)
@@ -96,14 +86,6 @@ func (in *Instances) Want(chain int, flow uint64, work float32) int {
 	}
 	t.fresh[k] += work
 	in.queues.regions[r].work += work
-	switch {
-	case t.flow[k] == rest:
-		t.lead[k] += work
-	case t.lead[k] >= work:
-		t.lead[k] -= work
-	default:
-		t.flow[k], t.lead[k] = rest, work-t.lead[k]
-	}
 	return int(r)
 }
 
@@ -128,11 +110,10 @@ func (in *Instances) Balance(chain int, fade, full float32, forget bool) (moved 
 		}
 		t.long[k] += (t.fresh[k] - t.long[k]*fade) / longer
 		t.work[k] += t.fresh[k] - t.work[k]*fade
-		t.lead[k] -= t.lead[k] * fade
 		t.fresh[k] = 0
 		r := t.region[k]
 		if t.work[k] < full*faint {
-			t.work[k], t.lead[k] = 0, 0
+			t.work[k] = 0
 			if t.long[k] < full*faint {
 				t.long[k] = 0
 			}
@@ -218,28 +199,21 @@ func (in *Instances) ease(c *chain, full float32) (moved int) {
 	return moved
 }
 
-// Heaviest describes the fullest instance of a chain with seats, at the last Balance: the work of the instance,
-// the work of its largest bucket, and a lower bound of the work of the largest flow in that bucket. All are 0
-// without seats.
-func (in *Instances) Heaviest(chain int) (instance, bucket, flow float32) {
+// Heaviest describes the fullest instance of a chain with seats, at the last Balance: the work of the instance and
+// of its largest bucket. Both are 0 without seats.
+func (in *Instances) Heaviest(chain int) (instance, bucket float32) {
 	c := &in.chains[chain]
 	if c.seats == nil || len(c.open) == 0 {
-		return 0, 0, 0
+		return 0, 0
 	}
 	full, _ := in.ends(c)
-	best := -1
 	for k, r := range c.seats.region {
-		if r != full {
-			continue
-		}
-		if instance += c.seats.work[k]; best < 0 || c.seats.work[k] > c.seats.work[best] {
-			best = k
+		if r == full {
+			instance += c.seats.work[k]
+			bucket = max(bucket, c.seats.work[k])
 		}
 	}
-	if best < 0 {
-		return 0, 0, 0
-	}
-	return instance, c.seats.work[best], c.seats.lead[best]
+	return instance, bucket
 }
 
 // Spare reports whether a chain with seats could do without its emptiest instance: each of the others would have no
