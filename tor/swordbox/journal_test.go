@@ -272,3 +272,25 @@ func TestRebootDisconnect(t *testing.T) {
 		t.Errorf("%d connections in the journal, want that of a", n)
 	}
 }
+
+// A READ whose answer was lost goes to the server as the duplicate that it is, as often as its client sends it, until the
+// journal names the client: a client with few retries has no time to wait for a disk.
+func TestReadDoesNotWaitForTheJournal(t *testing.T) {
+	r, _, d := journaling(t, nil)
+	a := r.join()
+	psn, msn := a.psn, a.smsn
+	f := one(t, a.read(0x5000, 8).Out["b"])
+	one(t, a.answer(hdr.ReadRespOnly, nil, little(1)).Out["a"]) // lost on the way to the client
+	d.busy = true
+	for range 3 * mostReplays {
+		same(t, r.Push("a", f).Out["b"], f)
+		none0(t, r.Advance(time.Millisecond).Out["b"])
+	}
+	resp := a.response(hdr.ReadRespOnly, psn, aeth(hdr.SynACK, msn+2), little(1))
+	same(t, r.Push("b", resp).Out["a"], resp)
+	d.busy = false
+	b := one(t, r.Push("a", f).Out["b"])
+	if string(b) == string(f) {
+		t.Error("the server is not asked anew when the journal names the client")
+	}
+}
