@@ -17,7 +17,23 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"quillon": main, "inject": inject, "notified": notified})
+	testscript.Main(inStateDir{m}, map[string]func(){"quillon": main, "inject": inject, "notified": notified})
+}
+
+// inStateDir runs the tests with a directory for journals that is removed at the end.
+type inStateDir struct{ *testing.M }
+
+func (m inStateDir) Run() int {
+	dir, err := os.MkdirTemp("", "quillon-state-")
+	if err == nil {
+		err = os.Setenv("STATE_DIRECTORY", dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	return m.M.Run()
 }
 
 // notified prints what a process tells its service manager. Arguments: the socket.
@@ -93,6 +109,7 @@ func TestScript(t *testing.T) {
 				return err
 			}
 			e.Setenv("DATA", data)
+			e.Setenv("STATE_DIRECTORY", filepath.Join(e.WorkDir, ".journals"))
 			e.Setenv("TLS", filepath.Dir(certificates.File("ca.pem")))
 			// Other users must be able to read the scripts' files.
 			return os.Chmod(e.WorkDir, 0o755)

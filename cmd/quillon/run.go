@@ -360,7 +360,7 @@ func (f *runFlags) instanceName(file string) string {
 func (f *runFlags) journals(instance string) *state.Journals {
 	path := f.journal
 	if path == "" && f.state != state.None && os.Geteuid() == 0 {
-		path = filepath.Join(journalDir, filepath.Base(instance)+".journal")
+		path = filepath.Join(journalDir(), filepath.Base(instance)+".journal")
 	}
 	if path == "" || path == state.None {
 		return nil
@@ -368,8 +368,12 @@ func (f *runFlags) journals(instance string) *state.Journals {
 	return state.NewJournals(path, f.journal == "")
 }
 
-// journalDir is where journals are that --journal does not name. It must be on a disk.
-const journalDir = "/var/lib/quillon"
+// journalDir returns the directory of journals that --journal does not name. It must be on a disk. STATE_DIRECTORY is what
+// systemd.exec(5) gives a unit with StateDirectory=.
+func journalDir() string {
+	first, _, _ := strings.Cut(os.Getenv("STATE_DIRECTORY"), ":")
+	return cmp.Or(first, "/var/lib/quillon")
+}
 
 // stateFile returns the file in which apps of the instance keep what must survive the process.
 func (f *runFlags) stateFile(instance string) *state.File {
@@ -935,7 +939,9 @@ between the two no more, unless something else carries them. Where one of the tw
 is gone, the other one is freed. One that was moved to another network namespace
 keeps its program: free it there. Interfaces that were no pair are freed the same
 way, one or many: those with a P4 program that goes on, or drops all frames, without
-its process (fail=headless and closed), and those whose settings are not as they were.`,
+its process (fail=headless and closed), and those whose settings are not as they were.
+
+The journals of ended instances stay (run --journal), and those that name anything are listed.`,
 		Example: "  quillon detach eth1 eth2\n  ip netns exec NAME quillon detach eth1",
 		Args:    atLeast("INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -981,7 +987,12 @@ its process (fail=headless and closed), and those whose settings are not as they
 			if err := afxdp.Detach(found...); err != nil {
 				return asRoot(err)
 			}
-			return show(cmd, args, func(w io.Writer) { fmt.Fprintln(w, text) })
+			return show(cmd, args, func(w io.Writer) {
+				fmt.Fprintln(w, text)
+				for _, line := range state.Idle(journalDir()) {
+					fmt.Fprintln(w, line)
+				}
+			})
 		},
 	}
 }

@@ -110,6 +110,27 @@ const (
 	journalLazy = time.Second
 )
 
+// Idle describes the journals in dir that name something and that no process uses, a line for each.
+func Idle(dir string) (lines []string) {
+	all, _ := filepath.Glob(filepath.Join(dir, "*.journal*"))
+	for _, path := range all {
+		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			continue
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			var head [journalHead]byte
+			_, _ = f.ReadAt(head[:], 0)
+			app, _, _ := bytes.Cut(head[88:journalSum], []byte{0})
+			if left, _, err := readJournal(f, string(app)); err == nil && len(left) > 0 {
+				lines = append(lines, fmt.Sprintf("%s has %d entries of %s, which count after a reboot, too: remove it once its clients have ended", path, len(left), app))
+			}
+		}
+		_ = f.Close()
+	}
+	return lines
+}
+
 func journalCheck(parts ...[]byte) uint64 {
 	h := fnv.New64a()
 	for _, p := range parts {

@@ -193,3 +193,26 @@ func BenchmarkKeep(b *testing.B) {
 		j.Keep(1, &e)
 	}
 }
+
+// Idle names journals that have entries, and that no process uses.
+func TestIdle(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x.journal")
+	s, j, err := journals(t, path, "one", 10, func([]journal.Entry, bool) (map[int]journal.Entry, error) { return nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitKept(t, j, 3, journal.Entry{1})
+	if got := Idle(dir); got != nil {
+		t.Errorf("in use: %q", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "y.journal"), []byte("something"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := Idle(dir); len(got) != 1 || !strings.HasPrefix(got[0], path+" has 1 entries of box,") {
+		t.Errorf("%q", got)
+	}
+}

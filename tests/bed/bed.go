@@ -40,6 +40,8 @@ type Box struct {
 	Workers int
 	// Reloads are the settings that it may be given while it runs (BoxReloads); none: some that change little.
 	Reloads []graph.Args
+	// Journal: its machine has a disk, on which apps keep journals; a write there takes so long. 0: it has none.
+	Journal time.Duration
 	// Connected and Disconnected, if not nil, are told about queue pairs that were
 	// connected, and that are gone, while the box runs: what a connection
 	// manager's packets, or a controller, would tell it.
@@ -237,6 +239,9 @@ func New(c Config) (*Bed, error) {
 		workersOfBox = max(c.Box.Workers, 1)
 	}
 	b.box = &box{bed: b, a: newSpread(boxOut, workersOfBox, c.Seed), b: newSpread(toServer, workersOfBox, c.Seed+1), memory: map[string][]byte{}, bound: map[port.QueuePair]bool{}, guard: port.NewGuard(nil), torn: map[string]*torn{}, rng: rand.New(rand.NewPCG(b.cfg.Seed, 0x746F726E))}
+	if c.Box != nil && c.Box.Journal > 0 {
+		b.box.disk = &disk{bed: b, takes: c.Box.Journal, journals: map[string]*sectors{}, lost: map[[2]uint32]bool{}, rng: rand.New(rand.NewPCG(c.Seed, 0x6469736B))}
+	}
 	b.bridge = host.NewBridge(ends...)
 	for i, m := range append(slices.Clone(b.machines), b.server) {
 		b.bridge.Fix(m.mac, i)
@@ -357,6 +362,9 @@ type Link struct {
 	// Near and Far are queue pairs that are connected anew, with the numbers that they have; nil: new ones
 	// are made.
 	Near, Far *rnic.QP
+	// NearQPN and FarQPN are the numbers of new queue pairs; 0: any.
+	NearQPN, FarQPN uint32
+	Sends           int // work requests that the server's send queue holds; 0 = 1
 }
 
 // All is every right that a queue pair can give, and None is none: LocalWrite
@@ -424,7 +432,7 @@ func (l *Link) near(c *Client) (*rnic.QP, error) {
 	if l.Near != nil {
 		return l.Near, nil
 	}
-	return c.NIC.CreateQP(rnic.QPInit{PD: c.PD, SendCQ: c.CQ, RecvCQ: c.CQ, Access: All})
+	return c.NIC.CreateQP(rnic.QPInit{PD: c.PD, SendCQ: c.CQ, RecvCQ: c.CQ, Access: All, QPN: l.NearQPN})
 }
 
 // far is the server's queue pair.
@@ -432,7 +440,7 @@ func (l *Link) far(nic *rnic.NIC) (*rnic.QP, error) {
 	if l.Far != nil {
 		return l.Far, nil
 	}
-	return nic.CreateQP(rnic.QPInit{PD: l.PD, SendCQ: l.CQ, RecvCQ: l.CQ, Access: l.Access, MaxSend: 1, MaxRecv: l.Recv})
+	return nic.CreateQP(rnic.QPInit{PD: l.PD, SendCQ: l.CQ, RecvCQ: l.CQ, Access: l.Access, MaxSend: max(l.Sends, 1), MaxRecv: l.Recv, QPN: l.FarQPN})
 }
 
 func (l Link) defaults(b *Bed) Link {

@@ -36,18 +36,21 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if list := os.Getenv("QUILLON_PROGRAMS"); list != "" {
-		programs = filepath.SplitList(list)
-		quillon = programs[0]
-		os.Exit(m.Run())
-	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "quillon-live-")
+		if err == nil {
+			err = os.Setenv("STATE_DIRECTORY", dir)
+		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 2
 		}
 		defer os.RemoveAll(dir)
+		if list := os.Getenv("QUILLON_PROGRAMS"); list != "" {
+			programs = filepath.SplitList(list)
+			quillon = programs[0]
+			return m.Run()
+		}
 		quillon = filepath.Join(dir, "quillon")
 		programs = []string{quillon}
 		build := exec.Command("go", "build", "-trimpath", "-tags=grpcnotrace,minimal", "-ldflags=-s -w", "-o", quillon, "github.com/quillon/quillon/cmd/quillon")

@@ -231,6 +231,7 @@ func (m *middlebox) start(t *testing.T) {
 	t.Helper()
 	process := exec.Command(m.r.quillon, m.args...)
 	process.Stdout, process.Stderr = &m.log, &m.log
+	process.Env = append(os.Environ(), "STATE_DIRECTORY="+m.r.folder)
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := m.r.space.Do(process.Start); err != nil {
 		t.Fatal(err)

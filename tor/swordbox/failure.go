@@ -182,7 +182,7 @@ func (s *clientSide) forsake(fl *flow) {
 	una := n.una(fl)
 	leave(s, fl)
 	*fl = noFlow
-	fl.synced, fl.gone, fl.bound, fl.span = true, true, true, min(n.window, narrow)
+	fl.synced, fl.gone, fl.bound, fl.quiet, fl.span = true, true, true, true, min(n.window, narrow)
 	fl.ended, fl.lost = una|knownPSN, s.c.Now().Add(keepGone)
 }
 

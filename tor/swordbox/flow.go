@@ -36,7 +36,7 @@ type flow struct {
 	// onward is set when the server's PSNs are so far beyond start that they may wrap around to it.
 	onward      bool
 	bound       bool       // on record in memory that outlives the process: its two ends count differently
-	quiet       bool       // quiet for so long that the server has to be asked whether its end is there
+	quiet       bool       // quiet for so long that the server has to be asked whether its end is there; with lost: its end did not answer
 	told        bool       // its client was told that it is lost
 	start       uint32     // PSN of the first request on record
 	shape       shape      // of frames to the server

@@ -205,3 +205,92 @@ func TestJournalFails(t *testing.T) {
 	}
 	_ = a
 }
+
+// A client that sent nothing for longer than idle= after a reboot is still told when it sends, also where three quarters of
+// all places are taken: what it sends under its old numbers never crosses.
+func TestRebootIdle(t *testing.T) {
+	for _, conns := range []string{"2", "8"} {
+		r, k, d := journaling(t, graph.Args{"idle": "3s", "conns": conns})
+		a, b := r.join(), r.join()
+		b.learn(a, 0x7000, 7)
+		r.reboot(k, d)
+		for range 20 {
+			r.Advance(keepGone)
+		}
+		old := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
+		none0(t, r.Push("a", old).Out["b"])
+		x := r.Push("a", old)
+		none0(t, x.Out["b"])
+		if got, want := text(one(t, x.Out["a"])), text(a.response(hdr.Acknowledge, a.psn, aeth(hdr.SynNAKRemoteOperation, 0), nil)); got != want {
+			t.Fatalf("conns=%s: got %s, want %s", conns, got, want)
+		}
+		r.Advance(2 * keepGone)
+		if n := len(d.disk); n != 1 {
+			t.Errorf("conns=%s: %d connections in the journal, want that of the client that was not told", conns, n)
+		}
+	}
+}
+
+// The names of a lost connection are in nobody's way: another connection with the client's queue pair gets its answers, and a
+// request of another client's to the server's queue pair reaches it.
+func TestRebootOthers(t *testing.T) {
+	r, k, d := journaling(t, graph.Args{"guard": "drop"})
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	r.reboot(k, d)
+	r.Advance(2 * keepGone)
+	again := *a // a was started anew, too, and has another queue pair of the server's
+	again.sqpn, again.psn, again.spsn, again.msn, again.smsn = 0x777, 5, 5, 0, 0
+	f := again.made(hdr.WriteOnly, 5, reth(0x5000, testRKey, 8), little(1))
+	same(t, r.Push("a", f).Out["b"], f)
+	f = again.response(hdr.Acknowledge, 5, aeth(hdr.SynACK, 1), nil)
+	same(t, r.Push("b", f).Out["a"], f)
+	other := r.client()
+	other.sqpn = b.sqpn
+	f = other.made(hdr.WriteOnly, 5, reth(0x5000, testRKey, 8), little(1))
+	same(t, r.Push("a", f).Out["b"], f)
+	none0(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+}
+
+// The server's request to disconnect ends what the journal names. What a client's side says may be anybody's.
+func TestRebootDisconnect(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	r.reboot(k, d)
+	r.Advance(2 * keepGone)
+	m := hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: 9, LocalCommID: 77, RemoteCommID: 78, RemoteQPN: a.sqpn}
+	f := a.cm(true, m)
+	same(t, r.Push("a", f).Out["b"], f)
+	none0(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+	m.RemoteQPN = b.cqpn
+	f = b.cm(false, m)
+	same(t, r.Push("b", f).Out["a"], f)
+	f = b.made(hdr.WriteOnly, b.psn, reth(0x5000, testRKey, 8), little(1))
+	same(t, r.Push("a", f).Out["b"], f)
+	if n := len(d.disk); n != 1 {
+		t.Errorf("%d connections in the journal, want that of a", n)
+	}
+}
+
+// A READ whose answer was lost goes to the server as the duplicate that it is, as often as its client sends it, until the
+// journal names the client: a client with few retries has no time to wait for a disk.
+func TestReadDoesNotWaitForTheJournal(t *testing.T) {
+	r, _, d := journaling(t, nil)
+	a := r.join()
+	psn, msn := a.psn, a.smsn
+	f := one(t, a.read(0x5000, 8).Out["b"])
+	one(t, a.answer(hdr.ReadRespOnly, nil, little(1)).Out["a"]) // lost on the way to the client
+	d.busy = true
+	for range 3 * mostReplays {
+		same(t, r.Push("a", f).Out["b"], f)
+		none0(t, r.Advance(time.Millisecond).Out["b"])
+	}
+	resp := a.response(hdr.ReadRespOnly, psn, aeth(hdr.SynACK, msn+2), little(1))
+	same(t, r.Push("b", resp).Out["a"], resp)
+	d.busy = false
+	b := one(t, r.Push("a", f).Out["b"])
+	if string(b) == string(f) {
+		t.Error("the server is not asked anew when the journal names the client")
+	}
+}

@@ -561,3 +561,28 @@ func (s *clientSide) tell(fl *flow, x *packet.Buf, b []byte) {
 	}
 	s.c.Count(ctrResets, 1)
 }
+
+// answersLost handles response x to the client of the lost connection fl. While answers to requests of before may be under
+// way, they must not reach the client. Later a response is for another connection that has the client's queue pair now.
+func (s *carrierSide) answersLost(fl *flow, x *packet.Buf) {
+	if s.c.Now() > fl.lost || s.n.row(fl).Contested {
+		s.mark(toServers, x, reasonStranger)
+		return
+	}
+	s.c.Drop(x, reasonReset)
+}
+
+// endsLost removes the lost connection that datagram b of the connection manager ends, if b is a server's request to
+// disconnect. The record of a lost connection has no communication IDs, so a request of the client's side, which anybody can
+// make up, removes nothing.
+func (s *wire) endsLost(b []byte) {
+	m, _ := s.f.CMOf(b)
+	if m.AttributeID() != hdr.DisconnectRequest {
+		return
+	}
+	n := s.n
+	slot, client := n.conns.Find(s.ends.Dst, m.RemoteQPN())
+	if fl := n.flow(int32(slot)); client && fl != nil && fl.lost != 0 && n.row(fl).Server.Addr == s.ends.Src {
+		n.conns.Remove(slot)
+	}
+}

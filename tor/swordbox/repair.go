@@ -72,7 +72,7 @@ func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 		n.prompt(o, 0, hdr.SynNAKSequence)
 		s.c.Drop(x, reasonEarly)
 		return
-	case n.replays(fl, o, k):
+	case s.replays(fl, o, k):
 		s.c.Mark(x, packet.Forwarded, reasonRepeated)
 		s.send(fl, fl, o, x, b, &s.f, uint32(hdr.PSNDiff(psn, o.cpsn)))
 		return
@@ -97,15 +97,22 @@ func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 const mostReplays = 3
 
 // replays reports whether a duplicate of o, operation number k of flow fl, goes to the server as a duplicate. o must
-// be a READ that was answered over fl, while fl carries operations for which a new request would have to wait (for
-// example a SEND without a receive buffer). fl must carry no operations of other clients, because the server may
+// be a READ that was answered over fl, while a new request would have to wait for the journal, or for operations that fl
+// carries (for example a SEND without a receive buffer). fl must carry no operations of other clients, because the server may
 // refuse the duplicate. READs and atomics of other clients take the responder resources by which the server
 // remembers the READ (flow.unshared). o.got counts the tries, from o.npsn on.
-func (n *order) replays(fl *flow, o *op, k uint32) bool {
-	if o.state != sDone || o.lane != n.index(fl) || o.is(fAgain) || fl.oldest == none || fl.guests != 0 || fl.tail-k > uint32(fl.unshared) || fl.cur != none || fl.unable() || (fl.next-o.spsn)&hdr.PSNMask > mostUnacked {
+func (s *clientSide) replays(fl *flow, o *op, k uint32) bool {
+	n := s.n
+	if o.state != sDone || o.lane != n.index(fl) || o.is(fAgain) || fl.guests != 0 || fl.tail-k > uint32(fl.unshared) || fl.cur != none || fl.unable() || (fl.next-o.spsn)&hdr.PSNMask > mostUnacked {
 		return false
 	}
-	if o.got < o.npsn || o.got >= o.npsn+mostReplays {
+	unnamed := !fl.bound && n.ledger.journaling(fl)
+	switch {
+	case fl.oldest == none && !unnamed:
+		return false
+	case unnamed && o.got >= o.npsn+mostReplays:
+		o.got = o.npsn
+	case o.got < o.npsn || o.got >= o.npsn+mostReplays:
 		o.got = o.npsn
 		return false
 	}

@@ -302,6 +302,9 @@ func (r *record) owned(ends *conn.Ends, f *hdr.Frame, b []byte) bool {
 		return false
 	}
 	row := r.conns.Row(slot)
+	if r.flows[slot].lost != 0 { // the server may have given the number to another connection
+		return false
+	}
 	return (row.Learnt != conn.Inferred || row.State == conn.Paired) && !r.hasLapsed(&r.flows[slot])
 }
 

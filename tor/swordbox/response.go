@@ -38,14 +38,14 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.pass(toServers, x)
 		return
 	}
+	if fl.lost != 0 {
+		s.answersLost(fl, x)
+		return
+	}
 	psn := s.f.BTHOf(b).PSN()
 	s.congested = s.f.ECNOf(b) == hdr.CE
 	stray := n.stray(fl, psn)
 	if stray && s.astray(fl, x, b, psn) {
-		return
-	}
-	if fl.lost != 0 {
-		s.c.Drop(x, reasonReset)
 		return
 	}
 	if fl.asked != 0 || fl.strange != fl.strangeEnd { // it is not known whether the server's end belongs to fl

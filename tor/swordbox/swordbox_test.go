@@ -812,6 +812,13 @@ func testGone(t *testing.T, conns string, gone uint64) {
 			t.Errorf("%s: %d, want %d", name, n, want)
 		}
 	}
+	for range 3 { // one whose end at the server is gone needs no place for longer than its client may ask
+		r.Advance(keepGone)
+		r.Push("b", a.response(hdr.Acknowledge, a.spsn-1, aeth(hdr.SynACK, a.smsn), nil))
+	}
+	if n := r.Counter("conns"); n != 2-gone {
+		t.Errorf("%d connections are known in the end, want %d", n, 2-gone)
+	}
 }
 
 // TestReadsLeftOut: when Linux (rxe) acknowledges again, it names the newest request that is no READ, and the

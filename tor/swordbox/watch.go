@@ -195,6 +195,12 @@ func (s *Box) inspectSome(n *node, left int) int {
 			f.excuse(s.round.away, now)
 		}
 		switch {
+		case f.lost != 0:
+			// What a client may still send under the old numbers must not cross, however late it is. Where the server's end is
+			// gone nothing of it is executed.
+			if now > f.lost && (f.told || s.cfg.mode == End || f.quiet && (n.crowded() || now.Sub(f.lost) > s.cfg.idle)) {
+				n.conns.Remove(n.slot(f))
+			}
 		case f.quiet && now.Sub(f.heard) < s.cfg.idle:
 			f.quiet = false // the server's end is there
 		case f.synced && (f.oldest != none || f.gated) && !(f.quiet && n.hasLapsed(f)):
@@ -205,8 +211,6 @@ func (s *Box) inspectSome(n *node, left int) int {
 			s.clients.forsake(f)
 		case f.disputed || f.quiet && now.Sub(f.asking) >= min(clock.Duration(s.cfg.giveup)<<min(f.tries, 20), mostSilence):
 			s.carriers.query(f)
-		case f.lost != 0 && now > f.lost && (f.told || s.cfg.mode == End || n.crowded() || now.Sub(f.lost) > s.cfg.idle):
-			n.conns.Remove(n.slot(f)) // a lost connection that stays: its client is told when it sends, however late
 		}
 	}
 	s.clients.settle()

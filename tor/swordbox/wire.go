@@ -32,6 +32,9 @@ func (s *wire) managed(in int, x *packet.Buf, b []byte) {
 		s.bad(in, x, reasonForged, s.cfg.dropSpoofed)
 		return
 	case e == conn.Stray:
+		if in == toServers {
+			s.endsLost(b)
+		}
 		s.mark(in, x, reasonStranger)
 		return
 	case e == conn.IsClosing && slot != conn.NoSlot:
