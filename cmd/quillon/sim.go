@@ -77,6 +77,7 @@ stays one in table and picture, whether it is known (--known) or not.`,
 			if cmd.Flags().Changed("zipf") {
 				par.Zipf = &zipf
 			}
+			refuseZeros(cmd.Flags(), &par)
 			if err := par.Check(); err != nil {
 				return fmt.Errorf("--%w", err)
 			}
@@ -110,6 +111,15 @@ stays one in table and picture, whether it is known (--known) or not.`,
 	check.add(f)
 	addParams(f, &par, &zipf)
 	return cmd
+}
+
+// refuseZeros makes -1 of a number that was given as 0, since Params take 0 for the published number. Check then refuses it.
+func refuseZeros(f *pflag.FlagSet, par *figure.Params) {
+	for name, n := range map[string]*int{"keys": &par.Keys, "object-size": &par.ObjectSize, "steered-keys": &par.SteeredKeys, "hosts": &par.Hosts} {
+		if f.Changed(name) && *n == 0 {
+			*n = -1
+		}
+	}
 }
 
 // addParams adds the flags that say how figures are rerun.

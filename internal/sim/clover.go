@@ -221,10 +221,11 @@ func (c *CloverConfig) rack(ctx context.Context) (*cloverRack, error) {
 		// steered at first would run after the tail for as long as others steered are faster than a READ.
 		before = append(before, clover.Load{Mix: &ycsb.Mix{Writes: 1}, MaxOps: acquaintance}, clover.Load{Sweep: true})
 	}
+	limit := Second + Time(c.Hosts*c.ThreadsPerHost)*Millisecond // for each load: hosts with many threads are slow
 	for _, l := range before {
 		r.cl.Start(l)
 		w.Wake()
-		if err := w.Until(ctx, r.cl.Stopped, w.Now()+Second); err != nil {
+		if err := w.Until(ctx, r.cl.Stopped, w.Now()+limit); err != nil {
 			return nil, fmt.Errorf("sim: filling the store: %w", errors.Join(err, r.cl.Err()))
 		}
 	}

@@ -63,6 +63,9 @@ type StoreMeasured struct {
 	Events   uint64 `json:"events"`
 }
 
+// mostClients is the most clients that a load may have.
+const mostClients = 1 << 14
+
 // Load is l; configurations of stores have it.
 func (l *StoreLoad) Load() *StoreLoad { return l }
 
@@ -82,8 +85,8 @@ func (l *StoreLoad) defaults(store string) error {
 	l.Warmup = cmp.Or(l.Warmup, 200*time.Microsecond)
 	l.Measure = cmp.Or(l.Measure, time.Millisecond)
 	switch {
-	case l.Hosts < 1 || l.Hosts > 1024 || l.Clients < 1 || l.Clients > 4096:
-		return fmt.Errorf("sim: a run of %s has 1 to 1024 hosts, and 1 to 4096 clients", store)
+	case l.Hosts < 1 || l.Hosts > 1024 || l.Clients < 1 || l.Clients > mostClients:
+		return fmt.Errorf("sim: a run of %s has 1 to 1024 hosts, and 1 to %d clients", store, mostClients)
 	case !(l.Writes >= 0 && l.Writes <= 1):
 		return errors.New("sim: a share of writes is 0 to 1")
 	case l.Box != "" && l.Box != "mux" && l.Box != "replace":
@@ -114,7 +117,7 @@ func newStoreRun(l *StoreLoad, m *StoreMeasured) storeRun {
 
 // run plays the world that attach furnishes: for the time to measure in, or, when until is not nil, until that is so.
 func (r *storeRun) run(ctx context.Context, attach func(*World) error, until func() bool) error {
-	w, err := New(Config{Network: r.network, Seed: r.load.Seed, Slots: 1<<15 + 128*r.load.Clients})
+	w, err := New(Config{Network: r.network, Seed: r.load.Seed, Slots: 1<<15 + 128*min(r.load.Clients, 4096)})
 	if err != nil {
 		return err
 	}
@@ -170,6 +173,14 @@ type storeHost struct {
 	qps                    [][]*rnic.QP // by client, and node
 }
 
+// stream is the number of the random numbers that the k-th client of a host draws its operations by. No two clients have the same one.
+func (r *storeRun) stream(h *storeHost, k int) uint64 {
+	if len(r.nodes) == 0 {
+		return uint64(h.first + k)
+	}
+	return uint64(h.number*max(1000, r.load.Clients/r.load.Hosts+1) + k)
+}
+
 // dial gives a client its connection, which it has once.
 func (h *storeHost) dial(client, node int) (*rnic.QP, error) {
 	q := h.qps[client][node]
@@ -180,8 +191,13 @@ func (h *storeHost) dial(client, node int) (*rnic.QP, error) {
 	return q, nil
 }
 
-// hosts puts the client hosts on the rack, with queue pairs to the memory nodes, and the box. A queue pair has so many requests under way.
+// mostPosted is how many requests all queue pairs of a run have room for together: these take most of its memory.
+const mostPosted = 1 << 20
+
+// hosts puts the client hosts on the rack, with queue pairs to the memory nodes, and the box. A queue pair has so many requests under way,
+// or fewer if there are thousands of clients.
 func (r *storeRun) hosts(w *World, keys []uint64, depth int, library func(*storeHost) (host.App, error)) (err error) {
+	depth = min(depth, mostPosted/r.load.Clients)
 	first := 0
 	for i := range r.load.Hosts {
 		h := &storeHost{number: i, clients: (r.load.Clients + r.load.Hosts - 1 - i) / r.load.Hosts, first: first}
@@ -213,11 +229,7 @@ func (r *storeRun) host(w *World, h *storeHost, keys []uint64, depth int, librar
 	pd := x.AllocPD()
 	h.m, h.nic, h.pd, h.cq = m, x, pd, x.CreateCQ(64*h.clients*max(len(r.nodes), 1))
 	for k := range h.clients {
-		stream := h.number*1000 + k
-		if len(r.nodes) == 0 {
-			stream = h.first + k
-		}
-		g, err := ycsb.New(ycsb.Config{Mix: ycsb.Mix{Writes: r.load.Writes}, Theta: r.load.Zipf, Items: r.load.Items, Keys: keys, Seed: r.load.Seed}, uint64(stream))
+		g, err := ycsb.New(ycsb.Config{Mix: ycsb.Mix{Writes: r.load.Writes}, Theta: r.load.Zipf, Items: r.load.Items, Keys: keys, Seed: r.load.Seed}, r.stream(h, k))
 		if err != nil {
 			return err
 		}

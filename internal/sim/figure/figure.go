@@ -46,7 +46,7 @@ type Params struct {
 }
 
 // mostThreads is the most client threads that a host may have.
-const mostThreads = 256
+const mostThreads = 4096
 
 // Check returns an error about a parameter that is out of its range.
 func (p *Params) Check() error {

@@ -145,6 +145,36 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// Clover runs with 10,000 clients on seven hosts; those of a steered run have to be known to the middlebox before they begin.
+func TestTenThousand(t *testing.T) {
+	par := Params{Quick: true, Threads: []int{1429}}
+	if err := par.Check(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := Find("2.12")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := load(f[0].data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := f[0].jobs(p, par)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range jobs {
+		if j.name != "Write steering, 50 % writes, 10003 threads" {
+			continue
+		}
+		if v, err := j.run(context.Background(), func(float64) {}); err != nil || len(v) != 1 || v[0].X != 10003 || !(v[0].Y > 0) {
+			t.Errorf("%+v, %v", v, err)
+		}
+		return
+	}
+	t.Error("no run has 10003 threads")
+}
+
 func TestBadValues(t *testing.T) {
 	for _, v := range []Value{{Panel: 1}, {Panel: -1}, {Series: "CAS", Y: math.NaN()}, {Series: "CAS", Y: math.Inf(1)}} {
 		if _, err := toy([]Value{v}).Run(context.Background(), Params{}, nil); err == nil {
