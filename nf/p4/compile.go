@@ -31,7 +31,7 @@ func (l *compiler) compile(ops []jsonOp) []step {
 	code := make([]step, 0, len(ops))
 	for _, op := range ops {
 		l.in("primitive "+op.Op, func() {
-			p, ok := primitives[op.Op]
+			p, ok := l.p.arch.primitive(op.Op)
 			if !ok {
 				l.fail("unknown primitive")
 			} else if n := len(op.Parameters); n != p.params {
@@ -67,11 +67,14 @@ func (c call) two(s sort) (a, b *expr) {
 // assign stores a value in the first parameter.
 func (c call) assign(e *expr) step { return step{run: c.g.store(c.place(0), e)} }
 
-// primitives are the primitives with the numbers of their parameters.
-var primitives = map[string]struct {
+// primitive is a primitive with the number of its parameters.
+type primitive struct {
 	params  int
 	compile func(c call) step
-}{
+}
+
+// primitives are the primitives of v1model.
+var primitives = map[string]primitive{
 	"assign":                              {2, func(c call) step { return c.assign(c.data(&c.Parameters[1])) }},
 	"modify_field":                        {2, func(c call) step { return c.assign(c.data(&c.Parameters[1])) }},
 	"add_to_field":                        {2, func(c call) step { return c.assign(arith(opAdd, c.number(0), c.number(1))) }},

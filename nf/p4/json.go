@@ -32,6 +32,7 @@ type jsonProgram struct {
 	CounterArrays  []jsonArray       `json:"counter_arrays"`
 	MeterArrays    []jsonArray       `json:"meter_arrays"`
 	RegisterArrays []jsonArray       `json:"register_arrays"`
+	Externs        []jsonExtern      `json:"extern_instances"`
 	Calculations   []jsonCalculation `json:"calculations"`
 	ValueSets      []struct {
 		Name string
@@ -47,14 +48,8 @@ type jsonProgram struct {
 		} `json:"runtime_data"`
 		Primitives []jsonOp
 	}
-	Parsers []struct {
-		Init   *string     `json:"init_state"`
-		States []jsonState `json:"parse_states"`
-	}
-	Deparsers []struct {
-		Order      []string
-		Primitives []jsonOp
-	}
+	Parsers   []jsonParser
+	Deparsers []jsonDeparser
 	Pipelines []struct {
 		Name         string
 		Init         *string `json:"init_table"`
@@ -148,6 +143,28 @@ type jsonOp struct {
 	Op         string
 	Parameters []jsonValue
 	Source     jsonSource `json:"source_info"`
+}
+
+type jsonParser struct {
+	Name   string
+	Init   *string     `json:"init_state"`
+	States []jsonState `json:"parse_states"`
+}
+
+type jsonDeparser struct {
+	Name       string
+	Order      []string
+	Primitives []jsonOp
+}
+
+// jsonExtern is an instance of one of PSA's externs, with the arguments of its constructor.
+type jsonExtern struct {
+	jsonObject
+	Type       string
+	Attributes []struct {
+		Name  string
+		Value jsonValue
+	} `json:"attribute_values"`
 }
 
 type jsonState struct {

@@ -108,8 +108,8 @@ func (f stdField) get(k *packetState) uint64 {
 	return k.v[f.slot]
 }
 
-// standard holds the fields of standard_metadata that the architecture uses, under the names that simple_switch
-// gives them.
+// standard holds the fields of v1model's standard_metadata that the architecture uses, under the names that
+// simple_switch gives them. Replication sets rid, priority, enqTime and enqDepth for every architecture.
 type standard struct {
 	ingressPort, packetLength, instanceType, egressSpec, egressPort stdField
 	parserError, checksumError                                      stdField

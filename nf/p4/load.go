@@ -37,6 +37,7 @@ type shapes struct {
 // counters, meters and registers.
 type compiler struct {
 	*shapes
+	externs
 	g      generator
 	calcs  map[string]*calculation
 	regs   map[string]int
@@ -78,7 +79,7 @@ func loadWith(src []byte, more func(l *compiler)) (p *Program, err error) {
 			unions: map[string]*union{}, byUID: map[int]*union{}, ustks: map[string]*unionStack{}, alias: map[string]fieldName{}},
 		calcs: map[string]*calculation{}, regs: map[string]int{}, ctrs: map[string]int{}, mtrs: map[string]int{}, acts: map[int]*action{}}
 	parsers, pipelines := &parserLoader{l}, &pipelineLoader{l, map[string]int{}}
-	for _, step := range []func(){l.version, l.headers, l.headerGroups, l.aliases, l.standard, l.errorCodes, l.arrays,
+	for _, step := range []func(){l.version, l.headers, l.headerGroups, l.aliases, l.architecture, l.errorCodes, l.externInstances, l.arrays,
 		l.calculations, l.lists, l.actions, parsers.parsers, parsers.deparsers, pipelines.pipelines, l.checksums} {
 		step()
 	}
@@ -419,7 +420,7 @@ func (l *shapes) standard() {
 	for _, x := range []struct {
 		to           *stdField
 		header, name string
-		must         bool
+		must         bool // of a program for v1model
 	}{
 		{&s.ingressPort, "standard_metadata", "ingress_port", true},
 		{&s.packetLength, "standard_metadata", "packet_length", true},
@@ -441,7 +442,7 @@ func (l *shapes) standard() {
 	} {
 		name := l.resolve(fieldName{x.header, x.name})
 		*x.to = stdFieldOf(l.names[name[0]], name[1])
-		if x.must && x.to.slot < 0 {
+		if x.must && l.p.arch == s && x.to.slot < 0 {
 			l.fail("no field %s.%s: this is no program for v1model", x.header, x.name)
 		}
 	}
@@ -501,7 +502,7 @@ func (l *compiler) arrays() {
 		}
 	}
 	for _, j := range l.MeterArrays {
-		m := &meterDef{direct: j.Direct, rates: l.optional(j.RateCount, "rate_count of meter "+j.Name, 2, 1, 8)}
+		m := &meterDef{direct: j.Direct, rates: l.optional(j.RateCount, "rate_count of meter "+j.Name, 2, 1, 8), psa: l.p.Arch() == "psa"}
 		if m.direct {
 			j.Size = nil
 			h, f := l.fieldOf(&j.ResultTarget)

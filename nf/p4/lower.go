@@ -42,6 +42,9 @@ type lowerer struct {
 }
 
 func lower(c *compiler) *ir.Program {
+	if c.p.arch != &c.p.std {
+		return &ir.Program{Architecture: c.p.Arch(), Start: -1, Ingress: noNode, Egress: noNode}
+	}
 	p := &ir.Program{Start: -1, Ingress: c.p.ingress, Egress: c.p.egress}
 	l := &lowerer{c, map[*header]*ir.Header{}, map[*header]map[*field]*ir.Field{}, map[int]*ir.Field{}, map[int]*ir.Header{}, p, map[*stack]*ir.HeaderStack{}}
 	l.lowerHeaders(p)
@@ -79,7 +82,7 @@ func lower(c *compiler) *ir.Program {
 		}
 		p.Meters = append(p.Meters, x)
 	}
-	if d := c.p.deparser; d != nil {
+	if d := c.p.deparsers[blockEgress]; d != nil {
 		p.Deparser, p.DeparseOps = true, len(d.code)
 		for _, h := range d.order {
 			p.Deparse = append(p.Deparse, l.headers[h])
@@ -196,7 +199,7 @@ func (l *lowerer) lowerParser(p *ir.Program) {
 	if from == nil {
 		return
 	}
-	p.Parser, p.Start = true, from.start
+	p.Parser, p.Start = true, from.starts[blockIngress]
 	p.NoError, p.TooShort, p.InvalidArgument = from.errs.noError, from.errs.tooShort, from.errs.invalidArgument
 	p.OutOfBounds = from.errs.stackOutOfBounds
 	for i, j := range l.Parsers[0].States {

@@ -11,8 +11,17 @@ type parserErrors struct {
 	noError, tooShort, stackOutOfBounds, headerTooShort, timeout, invalidArgument uint32
 }
 
+// A program has a parser and a deparser before and after each pipeline, or, in v1model, only a parser before ingress
+// and a deparser after egress.
+const (
+	blockIngress = iota
+	blockEgress
+	numBlocks
+)
+
+// parser holds the states of all parsers.
 type parser struct {
-	start  int // index of the first state; -1: none
+	starts [numBlocks]int // index of the first state; -1: none
 	states []*parseState
 	errs   parserErrors
 }
@@ -58,14 +67,14 @@ type parseCase struct {
 	next          int
 }
 
-// parse runs the parser over k.frame[k.at:] and verifies the checksums.
-func (s *Switch) parse(k *packetState) {
+// parse runs the parser of a block over k.frame[k.at:] and verifies the checksums.
+func (s *Switch) parse(k *packetState, block int) {
 	k.parseError, k.badChecksum = s.prog.noError(), false
 	p := s.prog.parser
 	if p == nil {
 		return
 	}
-	at := p.start
+	at := p.starts[block]
 	for n := 0; at >= 0; n++ {
 		if n == maxStates {
 			k.parseError = p.errs.timeout
@@ -228,10 +237,10 @@ type deparser struct {
 	order []*header
 }
 
-// deparse returns the frame that leaves. It is valid until the next call.
-func (s *Switch) deparse(k *packetState) []byte {
+// deparse returns the frame that the deparser of a block makes. It is valid until the next call.
+func (s *Switch) deparse(k *packetState, block int) []byte {
 	s.updateChecksums(k)
-	d := s.prog.deparser
+	d := s.prog.deparsers[block]
 	w := bitWriter{b: s.buf[:0]}
 	if d != nil {
 		execute(k, d.code)

@@ -14,13 +14,14 @@ type Program struct {
 	ingress   int // first node of ingress; noNode: none
 	egress    int
 	parser    *parser // nil: the packet is all payload
-	deparser  *deparser
+	deparsers [numBlocks]*deparser
 	headers   []*header
 	owner     []*header // by word of a packet's state: the header whose base it is; nil elsewhere
 	slots     int       // number of words of a packet's state
 	reset     []slotValue
 	tmp       int // number of scratch words that expressions use
-	std       standard
+	arch      architecture
+	std       standard // v1model's; of PSA only the fields that replication uses
 	registers []*registerDef
 	groups    []int // by group: number of words of the memory that registers share
 	counters  []*arrayDef

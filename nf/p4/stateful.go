@@ -41,6 +41,7 @@ type meterDef struct {
 	direct bool
 	target stdField // of a direct meter: the field that gets the color
 	rates  int
+	psa    bool // its colors have PSA's numbers
 }
 
 type valueSetDef struct {
@@ -88,6 +89,9 @@ func (s *common) color(d *meterDef, m ir.Meter, size int) uint64 {
 	need := uint64(1)
 	if d.Byte {
 		need = uint64(size)
+	}
+	if d.psa {
+		return (m.Color(s.elapsed(), need) + 1) % 3 // PSA: red, green, yellow
 	}
 	if s.follow == nil {
 		return m.Color(s.elapsed(), need)

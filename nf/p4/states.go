@@ -9,21 +9,44 @@ import (
 type parserLoader struct{ *compiler }
 
 func (l *parserLoader) parsers() {
-	if len(l.Parsers) == 0 {
-		return
-	}
-	j := l.Parsers[0]
-	p := &parser{start: -1, errs: parserErrors{
+	p := &parser{starts: [numBlocks]int{-1, -1}, errs: parserErrors{
 		noError: l.p.errors["NoError"], tooShort: l.p.errors["PacketTooShort"],
 		stackOutOfBounds: l.p.errors["StackOutOfBounds"], headerTooShort: l.p.errors["HeaderTooShort"],
 		timeout: l.p.errors["ParserTimeout"], invalidArgument: l.p.errors["ParserInvalidArgument"]}}
-	l.p.parser = p
+	for block, name := range l.p.arch.parsers() {
+		if i := blockOf(l.Parsers, name, func(j jsonParser) string { return j.Name }); i >= 0 {
+			l.p.parser = p
+			l.parser(p, block, l.Parsers[i])
+		}
+	}
+}
+
+// anyName stands for the first parser or deparser of a program, whatever it is called. noName stands for none.
+const (
+	anyName = "*"
+	noName  = ""
+)
+
+// blockOf returns the index of the parser or deparser with a name, or -1 if there is none.
+func blockOf[T any](all []T, name string, nameOf func(T) string) int {
+	switch {
+	case name == noName || len(all) == 0:
+		return -1
+	case name == anyName:
+		return 0
+	}
+	return slices.IndexFunc(all, func(x T) bool { return nameOf(x) == name })
+}
+
+// parser reads the parser of a block. Its states follow those of the parsers that were read before.
+func (l *parserLoader) parser(p *parser, block int, j jsonParser) {
 	index := map[string]int{}
-	for i, js := range j.States {
+	first := len(p.states)
+	for _, js := range j.States {
 		if _, ok := index[js.Name]; ok {
 			l.fail("two parser states are called %q", js.Name)
 		}
-		index[js.Name] = i
+		index[js.Name] = len(p.states)
 		p.states = append(p.states, &parseState{name: js.Name, next: -1})
 	}
 	next := func(name *string) int {
@@ -33,9 +56,9 @@ func (l *parserLoader) parsers() {
 		return find(l.document, index, "parser state", *name)
 	}
 	for i, js := range j.States {
-		l.in("parser state "+js.Name, func() { l.parseState(p, p.states[i], js, next) })
+		l.in("parser state "+js.Name, func() { l.parseState(p, p.states[first+i], js, next) })
 	}
-	p.start = next(j.Init)
+	p.starts[block] = next(j.Init)
 }
 
 func (l *parserLoader) parseState(p *parser, st *parseState, j jsonState, next func(*string) int) {
@@ -334,15 +357,19 @@ func (l *parserLoader) extractComputed(e *parserErrors, t *headerType, h *header
 }
 
 func (l *parserLoader) deparsers() {
-	if len(l.Deparsers) == 0 {
-		return
-	}
-	l.p.deparser = &deparser{code: l.compile(l.Deparsers[0].Primitives)}
-	for _, name := range l.Deparsers[0].Order {
-		h := find(l.document, l.names, "header", name)
-		if h.meta || h.typ.bits%8 != 0 {
-			l.fail("deparser: %s is no header", h.name)
+	for block, name := range l.p.arch.deparsers() {
+		i := blockOf(l.Deparsers, name, func(j jsonDeparser) string { return j.Name })
+		if i < 0 {
+			continue
 		}
-		l.p.deparser.order = append(l.p.deparser.order, h)
+		d := &deparser{code: l.compile(l.Deparsers[i].Primitives)}
+		for _, name := range l.Deparsers[i].Order {
+			h := find(l.document, l.names, "header", name)
+			if h.meta || h.typ.bits%8 != 0 {
+				l.fail("deparser: %s is no header", h.name)
+			}
+			d.order = append(d.order, h)
+		}
+		l.p.deparsers[block] = d
 	}
 }

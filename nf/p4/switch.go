@@ -152,13 +152,12 @@ type common struct {
 // NewSwitch makes a switch whose tables have the entries of the program.
 func NewSwitch(p *Program, c Config) (*Switch, error) {
 	c.DropPort = cmp.Or(c.DropPort, 511)
-	c.Queues = cmp.Or(c.Queues, 8)
 	c.MaxPasses = cmp.Or(c.MaxPasses, 1024)
+	if err := p.arch.configure(&c); err != nil {
+		return nil, err
+	}
 	if c.Queues < 0 || c.MaxPasses < 0 {
 		return nil, invalid("%d queues, %d passes", c.Queues, c.MaxPasses)
-	}
-	if most := p.std.egressSpec.mask; uint64(c.DropPort) > most {
-		return nil, invalid("drop port %d, the program's ports are 0 to %d", c.DropPort, most)
 	}
 	s := &Switch{common: common{prog: p, cfg: c, now: c.Start}, actionProfiles: actionProfiles{down: map[uint32]bool{}}, trace: c.Trace, hashes: make([]func(b []byte) uint64, len(p.calcs)),
 		tmp:  make([]uint64, p.tmp),
@@ -213,21 +212,18 @@ func (s *Switch) Process(now clock.Time, port uint32, frame []byte, emit Emit) R
 	s.emit, s.result, s.passes, s.port, s.copies = emit, Result{}, 0, port, 0
 	k := s.take()
 	k.frame, k.arrived, k.length = frame, len(frame), uint64(len(frame))
-	std := &s.prog.std
-	std.ingressPort.set(k, uint64(port))
-	std.packetLength.set(k, uint64(len(frame)))
-	std.ingressTime.set(k, s.micros)
+	s.prog.arch.arrive(s, k, port)
 	s.in = append(s.in, k)
 	for {
 		switch {
 		case s.inAt < len(s.in):
 			k := s.in[s.inAt]
 			s.inAt++
-			s.doIngress(k)
+			s.prog.arch.ingress(s, k)
 		case s.outAt < len(s.out):
 			k := s.out[s.outAt]
 			s.outAt++
-			s.doEgress(k)
+			s.prog.arch.egress(s, k)
 		default:
 			s.in, s.out, s.inAt, s.outAt = s.in[:0], s.out[:0], 0, 0
 			s.emit = nil
@@ -275,6 +271,17 @@ func (s *Switch) drop(k *packetState, r Reason) {
 	s.give(k)
 }
 
+// notForwarded returns the reason why the program forwards a packet nowhere after ingress.
+func (s *Switch) notForwarded(k *packetState) Reason {
+	switch {
+	case k.parseError != s.prog.noError():
+		return ParserError
+	case k.missed:
+		return NoTableHit
+	}
+	return IngressDrop
+}
+
 // pass counts a pass through a pipeline. It drops the packet and returns false if the packet took too many.
 func (s *Switch) pass(k *packetState) bool {
 	if s.passes == s.cfg.MaxPasses {
@@ -283,87 +290,6 @@ func (s *Switch) pass(k *packetState) bool {
 	}
 	s.passes++
 	return true
-}
-
-// preserve copies the fields of a list; an unknown list has no fields.
-func (s *Switch) preserve(to, from *packetState, list uint32) {
-	if int(list) >= len(s.prog.lists) {
-		return
-	}
-	for _, r := range s.prog.lists[list] {
-		copy(to.v[r.slot:r.slot+r.n], from.v[r.slot:])
-	}
-}
-
-// clearMetadata zeroes the metadata, which a clone does not inherit.
-func (s *Switch) clearMetadata(k *packetState) {
-	for _, h := range s.prog.headers {
-		if h.meta {
-			clear(k.v[h.base+1 : h.base+h.typ.words])
-		}
-	}
-}
-
-func (s *Switch) doIngress(k *packetState) {
-	if !s.pass(k) {
-		return
-	}
-	std := &s.prog.std
-	size := k.length
-	s.copied = k.copied
-	s.event(EventReceived, int(s.port), uint64(len(k.frame)))
-	s.event(EventStage, stageParser, 0)
-	s.parse(k)
-	std.parserError.set(k, uint64(k.parseError))
-	std.checksumError.set(k, b2u(k.badChecksum))
-	s.event(EventStage, stageIngress, 0)
-	s.apply(k, s.prog.ingress)
-	if k.failed != NotDropped {
-		s.drop(k, k.failed)
-		return
-	}
-	if k.session&sessionValid != 0 {
-		s.cloneIngress(k, size)
-	}
-	if k.digest != 0 {
-		s.event(EventDigest, int(k.digest), 0)
-		s.sendDigest(k)
-	}
-	if k.resubmitted != 0 {
-		c := s.copyOf(k)
-		s.event(EventResubmit, 0, uint64(c.copied))
-		s.preserve(c, k, k.resubmitted)
-		std.instanceType.set(c, instanceResubmitted)
-		c.length = size
-		std.packetLength.set(c, size)
-		s.give(k)
-		s.in = append(s.in, c)
-		return
-	}
-	if g := std.group.get(k); g != 0 {
-		std.instanceType.set(k, instanceReplica)
-		s.event(EventMulticast, int(g), 0)
-		if s.multicast(k, s.replicas(uint32(g))) == 0 {
-			s.drop(k, NoReplica)
-			return
-		}
-		s.give(k)
-		return
-	}
-	spec := uint32(std.egressSpec.get(k))
-	if spec == s.cfg.DropPort {
-		switch {
-		case k.parseError != s.prog.noError():
-			s.drop(k, ParserError)
-		case k.missed:
-			s.drop(k, NoTableHit)
-		default:
-			s.drop(k, IngressDrop)
-		}
-		return
-	}
-	std.instanceType.set(k, instanceNormal)
-	s.enqueue(k, spec)
 }
 
 // copyOf returns a new packet with k's frame. If the frame is in k's own memory, it is copied into the new
@@ -384,30 +310,6 @@ func (s *Switch) copyOf(k *packetState) *packetState {
 // owns reports whether the frame lies in k's own memory.
 func (k *packetState) owns() bool {
 	return len(k.frame) > 0 && len(k.own) > 0 && &k.frame[0] == &k.own[0]
-}
-
-// cloneIngress makes clones of the packet as it was when ingress began.
-func (s *Switch) cloneIngress(k *packetState, size uint64) {
-	ses, ok := s.session(k.session & 0x7fff)
-	if !ok {
-		return
-	}
-	std := &s.prog.std
-	c := s.copyOf(k)
-	std.ingressPort.set(c, std.ingressPort.get(k))
-	if s.trace != nil {
-		s.event(EventClone, int(k.session&^sessionValid), uint64(c.copied))
-		s.copied = c.copied
-		s.event(EventStage, stageParser, 0)
-	}
-	s.parse(c)
-	s.clearMetadata(c)
-	s.preserve(c, k, k.cloneList)
-	std.instanceType.set(c, instanceIngressClone)
-	c.length = size
-	s.toSession(c, ses)
-	s.copied = k.copied
-	s.give(c)
 }
 
 // session is a Session; set says that it exists.
@@ -511,75 +413,6 @@ func (s *Switch) enqueue(k *packetState, port uint32) {
 	std.enqDepth.set(k, 0)
 	k.port = port
 	s.out = append(s.out, k)
-}
-
-func (s *Switch) doEgress(k *packetState) {
-	if !s.pass(k) {
-		return
-	}
-	std := &s.prog.std
-	s.copied = k.copied
-	s.event(EventStage, stageEgress, 0)
-	k.session, k.cloneList, k.digest, k.resubmitted = 0, 0, 0, 0
-	std.egressTime.set(k, s.micros)
-	std.deqTime.set(k, 0)
-	std.deqDepth.set(k, 0)
-	std.qid.set(k, std.priority.get(k))
-	std.egressPort.set(k, uint64(k.port))
-	std.egressSpec.set(k, uint64(s.cfg.DropPort)+1)
-	std.packetLength.set(k, k.length)
-	s.apply(k, s.prog.egress)
-	if k.failed != NotDropped {
-		s.drop(k, k.failed)
-		return
-	}
-	if k.session&sessionValid != 0 {
-		if ses, ok := s.session(k.session & 0x7fff); ok {
-			c := s.replicate(k)
-			s.event(EventClone, int(k.session&^sessionValid), uint64(c.copied))
-			s.clearMetadata(c)
-			s.preserve(c, k, k.cloneList)
-			std.instanceType.set(c, instanceEgressClone)
-			s.toSession(c, ses)
-			s.copied = k.copied
-			s.give(c)
-		}
-	}
-	if uint32(std.egressSpec.get(k)) == s.cfg.DropPort {
-		s.drop(k, EgressDrop)
-		return
-	}
-	s.event(EventStage, stageDeparser, 0)
-	frame := s.deparse(k)
-	if k.failed != NotDropped {
-		s.drop(k, k.failed)
-		return
-	}
-	if k.cut != 0 && len(frame) > k.cut { // a clone, also one that is recirculated
-		frame = frame[:k.cut]
-	}
-	if k.recirculate != 0 {
-		c := s.take()
-		s.copies++
-		c.copied = s.copies
-		s.event(EventRecirculate, 0, uint64(c.copied))
-		c.own = append(c.own[:0], frame...)
-		c.frame = c.own
-		s.preserve(c, k, k.recirculate)
-		std.instanceType.set(c, instanceRecirculated)
-		c.length, c.arrived = uint64(len(frame)), len(frame)
-		std.packetLength.set(c, c.length)
-		s.give(k)
-		s.in = append(s.in, c)
-		return
-	}
-	if len(frame) > k.truncate {
-		frame = frame[:k.truncate]
-	}
-	s.result.Emitted++
-	s.event(EventEmit, int(k.port), uint64(len(frame)))
-	s.emit(k.port, frame)
-	s.give(k)
 }
 
 // idle reports whether the frame that is being emitted is the last one.

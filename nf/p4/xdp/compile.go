@@ -162,6 +162,8 @@ func (g *gen) program() (err error) {
 		}
 	}()
 	switch {
+	case g.p.Architecture != "":
+		unsupported("architecture %s: the kernel runs v1model", g.p.Architecture)
 	case g.p.DeparseOps > 0:
 		unsupported("its deparser has primitives")
 	case g.p.Std.EgressSpec.Bits > 32 || g.p.Std.EgressSpec.Signed:

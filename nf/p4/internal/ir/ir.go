@@ -5,7 +5,9 @@ package ir
 
 // Program is a program. All that it points to belongs to it, and is never changed.
 type Program struct {
-	Headers []*Header // and metadata
+	// Architecture is the name of an architecture that has no tree: then there is nothing else. "" is v1model.
+	Architecture string
+	Headers      []*Header // and metadata
 	// Parser says that the program has a parser. Without one the whole frame is payload.
 	Parser bool
 	Start  int // state; -1: accept

@@ -1,0 +1,45 @@
+package p4
+
+// architecture is what lies around a program's parsers, pipelines and deparsers: it takes a packet through them, and sets and
+// obeys the metadata that belongs to it.
+type architecture interface {
+	// name is the architecture's name in P4Info.
+	name() string
+	// parsers and deparsers return the names of the blocks in the JSON.
+	parsers() [numBlocks]string
+	deparsers() [numBlocks]string
+	// primitive returns the primitive with a name, and whether there is one.
+	primitive(name string) (primitive, bool)
+	// configure fills in and checks the settings that depend on the architecture.
+	configure(c *Config) error
+	// arrive sets the metadata of a packet that came in on a port.
+	arrive(s *Switch, k *packetState, port uint32)
+	// ingress and egress take a packet through a pipeline, queue what comes of it, and end the packet.
+	ingress(s *Switch, k *packetState)
+	egress(s *Switch, k *packetState)
+}
+
+// architecture finds out for which architecture the program was compiled: the JSON does not name it, but its metadata has
+// the architecture's names.
+func (l *shapes) architecture() {
+	if l.names[psaMark] == nil {
+		l.p.arch = &l.p.std
+		l.standard()
+		return
+	}
+	a := &psa{}
+	l.p.arch = a
+	l.standard()
+	l.psa(a)
+}
+
+// Arch returns the name of the architecture that the program was compiled for: v1model or psa.
+func (p *Program) Arch() string { return p.arch.name() }
+
+// CPUPort returns the number of the port to the controller that programs of this architecture use by default.
+func (p *Program) CPUPort() uint32 {
+	if _, ok := p.arch.(*psa); ok {
+		return psaPortCPU
+	}
+	return 510
+}
