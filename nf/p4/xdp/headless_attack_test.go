@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -305,4 +306,46 @@ func TestHeadlessTwo(t *testing.T) {
 	}
 	runs.stop()
 	h.clean("after a stop")
+}
+
+// TestHeadlessReplaced: no frame goes to the kernel's stack while an app takes the place of another one, and when the process is killed at any
+// moment of that.
+func TestHeadlessReplaced(t *testing.T) {
+	h := newHouse(t)
+	up, err := h.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(up)
+	programs := []string{"../../../p4src/ipv4_router.json", bridge}
+	for round := range 12 {
+		b := h.run(graph.Args{"exec": "xdp", "fail": []string{"closed", "headless"}[round%2]})
+		h.until("it does not run", func() bool { return b.say("report").Running.Runs })
+		drain(up) // frames of the round before, when no program was there
+		flowing := h.flow(400)
+		if round < 4 {
+			for _, p := range programs {
+				b.say(fmt.Sprintf("set {%q: %q}", "program", p))
+			}
+			<-flowing
+			b.kill()
+		} else {
+			if _, err := fmt.Fprintf(b.in, "set {%q: %q}\n", "program", programs[0]); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)
+			b.kill()
+			<-flowing
+		}
+		if n := drain(up); n > 0 {
+			t.Errorf("round %d: the kernel's stack has %d frames", round, n)
+		}
+		if names := h.programs(); len(names) != 2 {
+			t.Errorf("round %d: programs %v", round, names)
+		}
+	}
+	if err := h.detach(); err != nil {
+		t.Error(err)
+	}
+	h.clean("after detach")
 }
