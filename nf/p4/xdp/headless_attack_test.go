@@ -20,6 +20,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/p4/stf"
+	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
 // TestHeadlessChain: each of many processes is killed at another moment of its start, its writes and its taking over, and the last one has
@@ -344,6 +345,16 @@ func TestHeadlessReplaced(t *testing.T) {
 			t.Errorf("round %d: programs %v", round, names)
 		}
 	}
+	last := h.run(graph.Args{"exec": "xdp", "fail": "headless"})
+	for _, x := range []struct{ fail, program, is string }{{"open", programs[0], ProgramName}, {"headless", programs[1], afxdp.StayProgram}, {"open", programs[0], ProgramName}} {
+		last.say(fmt.Sprintf("set {%q: %q, %q: %q}", "program", x.program, "fail", x.fail))
+		h.until("it does not run", func() bool { return last.say("report").Running.Runs })
+		if names := h.programs(); !slices.Equal(names, []string{x.is, x.is}) {
+			t.Errorf("fail=%s: programs %v", x.fail, names)
+		}
+	}
+	last.kill()
+	h.until("programs stay", func() bool { return len(h.programs()) == 0 })
 	if err := h.detach(); err != nil {
 		t.Error(err)
 	}
