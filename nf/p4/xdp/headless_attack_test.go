@@ -309,8 +309,8 @@ func TestHeadlessTwo(t *testing.T) {
 	h.clean("after a stop")
 }
 
-// TestHeadlessReplaced: no frame goes to the kernel's stack while an app takes the place of another one, and when the process is killed at any
-// moment of that.
+// TestHeadlessReplaced: no frame goes to the kernel's stack while an app takes the place of another one, or gets another program, and when
+// the process is killed at any moment of that.
 func TestHeadlessReplaced(t *testing.T) {
 	h := newHouse(t)
 	up, err := h.listen()
@@ -319,7 +319,7 @@ func TestHeadlessReplaced(t *testing.T) {
 	}
 	defer unix.Close(up)
 	programs := []string{"../../../p4src/ipv4_router.json", bridge}
-	for round := range 12 {
+	for round := range 16 {
 		b := h.run(graph.Args{"exec": "xdp", "fail": []string{"closed", "headless"}[round%2]})
 		h.until("it does not run", func() bool { return b.say("report").Running.Runs })
 		drain(up) // frames of the round before, when no program was there
@@ -327,11 +327,16 @@ func TestHeadlessReplaced(t *testing.T) {
 		if round < 4 {
 			for _, p := range programs {
 				b.say(fmt.Sprintf("set {%q: %q}", "program", p))
+				b.say("load " + p)
 			}
 			<-flowing
 			b.kill()
 		} else {
-			if _, err := fmt.Fprintf(b.in, "set {%q: %q}\n", "program", programs[0]); err != nil {
+			change := fmt.Sprintf("set {%q: %q}", "program", programs[0])
+			if round%4 > 1 {
+				change = "load " + programs[0]
+			}
+			if _, err := fmt.Fprintln(b.in, change); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)
