@@ -147,6 +147,42 @@ func TestHeritageNumbers(t *testing.T) {
 	count(c, 6, "after 5000 others")
 }
 
+// TestHeritageChurn: a table stays in the kernel however often its entries are changed while both programs are there.
+func TestHeritageChurn(t *testing.T) {
+	requireKernel(t)
+	source := entryMetering(t)
+	insert := func(s *survivor, cell byte) p4.Handle {
+		t.Helper()
+		h, err := s.sw.Insert("t", p4.Entry{Key: []p4.Match{{Value: []byte{0, cell}}}, Action: p4.Action{Name: "measure"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	a := newSurvivor(t, source, nil)
+	for cell := range byte(4) { // as many as there is room for
+		insert(a, cell)
+	}
+	b := newSurvivor(t, source, a)
+	if !b.x.Inherits() {
+		t.Fatal("it does not inherit")
+	}
+	for n := range 200 {
+		var all []p4.Handle
+		for i := range 4 { // some that were there before, and others
+			all = append(all, insert(b, byte(n+i)))
+		}
+		for _, h := range all {
+			if err := b.sw.Delete("t", h); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if s := b.x.Stopped(); len(s) > 0 {
+		t.Error(s)
+	}
+}
+
 // TestHeritageDefault: a default entry that runs a member or a group of an action profile is the same one when the members have other
 // numbers in the kernel, and another one when a member has another action.
 func TestHeritageDefault(t *testing.T) {
