@@ -38,13 +38,15 @@ type Hooks struct {
 	// timer, Bound returns those that a process before this one has bound; more says that it may have bound others, too.
 	Bound func() (known []port.QueuePair, more bool)
 
-	// Join, Leave and Ahead are for an app that lets, for example, a program in the kernel handle frames before the
+	// Join, Leave, Left and Ahead are for an app that lets, for example, a program in the kernel handle frames before the
 	// app gets them. Join tells the app its ports, before the app's first frame (first is true) and after each
 	// change of the graph (first is false). An error of the first call ends the start.
 	Join func(j Joined, first bool) error
 	// Leave is called when the app is removed from the graph, and when the instance closes. Before it returns,
-	// Leave must end everything that Join began.
+	// Leave must end everything that Join began, but for what Left ends.
 	Leave func()
+	// Left, if there is one, is called after Leave, when all apps that take the place of others have joined. It ends what one of them may go on with.
+	Left func()
 	// Ahead reports whether frames may be finished before they reach the graph. While somebody watches the graph
 	// (port.Filter.Watched), all frames must come to the graph.
 	Ahead func() bool

@@ -32,6 +32,9 @@ func (i *plans) join() error {
 	}
 	for n, w := range left {
 		w.do(n.hooks.Leave)
+		if n.hooks.Left != nil {
+			defer w.do(n.hooks.Left)
+		}
 	}
 	for _, x := range all {
 		j := i.linked(x.n, edges)
@@ -63,6 +66,9 @@ func (i *plans) linked(n *node, edges []edge) Joined {
 func (i *plans) leave() {
 	for n, w := range i.joined {
 		w.do(n.hooks.Leave)
+		if n.hooks.Left != nil {
+			w.do(n.hooks.Left)
+		}
 	}
 	clear(i.joined)
 }

@@ -52,8 +52,10 @@ type Ahead interface {
 	Counts() (finished, given, dropped uint64)
 	// Report returns what the app's report shows about it.
 	Report() any
-	// Leave ends it.
+	// Leave ends it, but for what another Ahead at the same ports may go on with. Left, which is called after Leave and after the Join
+	// of others, ends that.
 	Leave()
+	Left()
 }
 
 // KindAhead is like Kind; apps whose argument exec is not engine get an Ahead from the function. must says that
@@ -104,6 +106,7 @@ func (a *App) Reconfigure(args graph.Args) error {
 	}
 	if a.ahead != nil {
 		a.ahead.Leave()
+		a.ahead.Left()
 		finished, given, dropped := a.ahead.Counts() // what is not counted yet: Tick counts the differences
 		a.finished, a.given, a.dropped = a.finished-finished, a.given-given, a.dropped-dropped
 	}
@@ -117,7 +120,7 @@ func (a *App) Reconfigure(args graph.Args) error {
 
 // Hooks implements graph.Hooked.
 func (a *App) Hooks() graph.Hooks {
-	return graph.Hooks{Join: a.join, Leave: a.leave, Ahead: func() bool { return a.ahead != nil }, Scan: a.scan}
+	return graph.Hooks{Join: a.join, Leave: a.leave, Left: a.left, Ahead: func() bool { return a.ahead != nil }, Scan: a.scan}
 }
 
 // join handles the ports to which the app is linked.
@@ -133,10 +136,16 @@ func (a *App) join(j graph.Joined, first bool) error {
 	return nil
 }
 
-// leave ends the Ahead.
+// leave and left end the Ahead.
 func (a *App) leave() {
 	if a.ahead != nil {
 		a.ahead.Leave()
+	}
+}
+
+func (a *App) left() {
+	if a.ahead != nil {
+		a.ahead.Left()
 	}
 }
 

@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/p4/stf"
+	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
 // TestHeadlessChain: each of many processes is killed at another moment of its start, its writes and its taking over, and the last one has
@@ -143,6 +145,42 @@ func TestHeritageNumbers(t *testing.T) {
 	}
 	run(c, 6)
 	count(c, 6, "after 5000 others")
+}
+
+// TestHeritageChurn: a table stays in the kernel however often its entries are changed while both programs are there.
+func TestHeritageChurn(t *testing.T) {
+	requireKernel(t)
+	source := entryMetering(t)
+	insert := func(s *survivor, cell byte) p4.Handle {
+		t.Helper()
+		h, err := s.sw.Insert("t", p4.Entry{Key: []p4.Match{{Value: []byte{0, cell}}}, Action: p4.Action{Name: "measure"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	a := newSurvivor(t, source, nil)
+	for cell := range byte(4) { // as many as there is room for
+		insert(a, cell)
+	}
+	b := newSurvivor(t, source, a)
+	if !b.x.Inherits() {
+		t.Fatal("it does not inherit")
+	}
+	for n := range 200 {
+		var all []p4.Handle
+		for i := range 4 { // some that were there before, and others
+			all = append(all, insert(b, byte(n+i)))
+		}
+		for _, h := range all {
+			if err := b.sw.Delete("t", h); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if s := b.x.Stopped(); len(s) > 0 {
+		t.Error(s)
+	}
 }
 
 // TestHeritageDefault: a default entry that runs a member or a group of an action profile is the same one when the members have other
@@ -305,4 +343,61 @@ func TestHeadlessTwo(t *testing.T) {
 	}
 	runs.stop()
 	h.clean("after a stop")
+}
+
+// TestHeadlessReplaced: no frame goes to the kernel's stack while an app takes the place of another one, or gets another program, and when
+// the process is killed at any moment of that.
+func TestHeadlessReplaced(t *testing.T) {
+	h := newHouse(t)
+	up, err := h.listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(up)
+	programs := []string{"../../../p4src/ipv4_router.json", bridge}
+	for round := range 16 {
+		b := h.run(graph.Args{"exec": "xdp", "fail": []string{"closed", "headless"}[round%2]})
+		h.until("it does not run", func() bool { return b.say("report").Running.Runs })
+		drain(up) // frames of the round before, when no program was there
+		flowing := h.flow(400)
+		if round < 4 {
+			for _, p := range programs {
+				b.say(fmt.Sprintf("set {%q: %q}", "program", p))
+				b.say("load " + p)
+			}
+			<-flowing
+			b.kill()
+		} else {
+			change := fmt.Sprintf("set {%q: %q}", "program", programs[0])
+			if round%4 > 1 {
+				change = "load " + programs[0]
+			}
+			if _, err := fmt.Fprintln(b.in, change); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)
+			b.kill()
+			<-flowing
+		}
+		if n := drain(up); n > 0 {
+			t.Errorf("round %d: the kernel's stack has %d frames", round, n)
+		}
+		if names := h.programs(); len(names) != 2 {
+			t.Errorf("round %d: programs %v", round, names)
+		}
+	}
+	last := h.run(graph.Args{"exec": "xdp", "fail": "headless"})
+	for _, x := range []struct{ fail, program, is string }{{"open", programs[0], ProgramName}, {"headless", programs[1], afxdp.StayProgram}, {"open", programs[0], ProgramName}} {
+		last.say(fmt.Sprintf("set {%q: %q, %q: %q}", "program", x.program, "fail", x.fail))
+		h.until("it does not run", func() bool { return last.say("report").Running.Runs })
+		if names := h.programs(); !slices.Equal(names, []string{x.is, x.is}) {
+			t.Errorf("fail=%s: programs %v", x.fail, names)
+		}
+	}
+	last.kill()
+	h.until("programs stay", func() bool { return len(h.programs()) == 0 })
+	if err := h.detach(); err != nil {
+		t.Error(err)
+	}
+	h.clean("after detach")
 }

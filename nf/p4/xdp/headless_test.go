@@ -90,6 +90,16 @@ func child(text string) error {
 			continue
 		}
 		err := x.Graph.Visit("sw", 0, func(a graph.App) {
+			if what == "load" {
+				src, err := os.ReadFile(rest)
+				if err == nil {
+					err = a.(*p4.App).Load(src)
+				}
+				if err != nil {
+					s.Err = err.Error()
+				}
+				return
+			}
 			sw := a.(*p4.App).Switch()
 			if what == "entries" {
 				all, err := stf.Parse(strings.NewReader(strings.ReplaceAll(rest, ";", "\n")))

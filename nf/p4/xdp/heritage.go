@@ -68,7 +68,9 @@ type numbers struct {
 	size uint32
 	of   []uint32 // by row: 1 + the number; 0: it has none
 	next uint32   // those below may have counted
-	held []uint32 // of entries that are no more, but perhaps in the program before
+	held []uint32 // of entries that are no more, but in the program before
+	// inherited are the numbers that the program before has. They are nobody else's until it ends.
+	inherited map[uint32]bool
 }
 
 // numbersOf is the number of places for the counts and hits of a table's entries.
@@ -212,10 +214,11 @@ func (h *heritage) readRows(i int, t *ir.Table, rows map[string]uint32) {
 	}
 	records := h.value("p4_records", i)
 	words := t.KeyWords + entrySize(t)/8 // of a record; the row is in the first word behind the key
-	mask := 0
+	var masks *shared
 	switch kind {
 	case tuples:
-		words, mask = words+1, t.KeyWords
+		masks = h.value("p4_masks", i)
+		words++
 	case stepped:
 		words++ // the mask
 	}
@@ -226,12 +229,11 @@ func (h *heritage) readRows(i int, t *ir.Table, rows map[string]uint32) {
 		r := records.words()[(int(n)-1)*words : int(n)*words]
 		name, entry := r[:len(r)-entrySize(t)/8], r[len(r)-entrySize(t)/8:]
 		if kind == tuples {
-			masks := h.value("p4_masks", i)
 			if masks == nil {
 				return
 			}
-			at := 1 + int(name[0]%maxMasks)*mask
-			name = append(append(slices.Clone(masks.words()[at:at+mask]), name[1:]...), entry[1]>>32)
+			at := 1 + int(name[0]%maxMasks)*t.KeyWords
+			name = append(append(slices.Clone(masks.words()[at:at+t.KeyWords]), name[1:]...), entry[1]>>32)
 		}
 		rows[string(native(nil, name...))] = binary.NativeEndian.Uint32(native(nil, entry[0]))
 	}
@@ -294,12 +296,12 @@ func (x *Executor) addNumbers(table int) {
 		return
 	}
 	n.next = n.rest.most
-	taken := map[uint32]bool{}
+	n.inherited = map[uint32]bool{}
 	for _, k := range x.old.rows[table] {
-		taken[k] = true
+		n.inherited[k] = true
 	}
 	for k := n.rest.most; k > 0; k-- {
-		if !taken[k-1] {
+		if !n.inherited[k-1] {
 			n.rest.free = append(n.rest.free, k-1)
 		}
 	}
@@ -353,7 +355,7 @@ func (x *heir) settle() {
 		for _, k := range n.held {
 			n.rest.leave(k)
 		}
-		n.held = nil
+		n.held, n.inherited = nil, nil
 	}
 	x.old = nil
 }
@@ -364,7 +366,7 @@ func (x *Executor) leaveNumber(table int, row uint32) {
 	switch {
 	case n == nil || n.of[row] == 0:
 		return
-	case x.old != nil:
+	case n.inherited[n.of[row]-1]:
 		n.held = append(n.held, n.of[row]-1)
 	default:
 		n.rest.leave(n.of[row] - 1)

@@ -31,6 +31,7 @@ type kernel struct {
 	must  bool
 	fail  string    // what is to be when the process has died
 	ports *surveyed // nil: it was told none
+	left  *surveyed // that it had when it left
 	sw    *p4.Switch
 	run   *running        // that follows sw; nil: none does
 	why   string          // why none does
@@ -513,9 +514,18 @@ func (k *kernel) Leave() {
 		if !waited {
 			(&running{ports: k.ports.from}).free()
 		}
-		k.ports.leave(k, nil)
+		for _, p := range k.ports.from {
+			afxdp.Yield(p, k)
+		}
 	}
-	k.attached, k.ports, k.why = nil, nil, "it has ended"
+	k.attached, k.ports, k.left, k.why = nil, nil, k.ports, "it has ended"
+}
+
+// Left implements p4.Ahead: interfaces that no other kernel has outlive the process do not do so any more.
+func (k *kernel) Left() {
+	if k.left != nil {
+		k.left.leave(k, nil)
+	}
 }
 
 // Running is what an app's report shows about the frames that the kernel runs.

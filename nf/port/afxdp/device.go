@@ -74,6 +74,7 @@ type device struct {
 	left     []*ebpf.Map    // of before, if that is a Front that still runs frames
 	spoken   bool           // an app has said what is to be
 	by       any            // who wants it to outlive the process
+	yielded  bool           // by has gone, and may have a successor
 	closed0  bool           // the filter of the graph is Closed
 	resumed  bool           // prog, state and sockets are the earlier process's
 	recorded offload.Record // what it had on record in state

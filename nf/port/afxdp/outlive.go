@@ -33,13 +33,24 @@ func (p *Port) Outlive(by any, on bool) error {
 		return fmt.Errorf("interface %s is one of a pair: %w", d.name, port.ErrNotSupported)
 	}
 	d.spoken = true
-	if !on && d.by != nil && d.by != by {
+	if !on && d.by != nil && d.by != by && !d.yielded {
 		return nil
 	}
+	d.yielded = false
 	if d.by = nil; on {
 		d.by = by
 	}
 	return d.outlive(on)
+}
+
+// Yield lets others than by set off what by has set on (Port.Outlive). An app says so that ends and may have a successor: between the
+// two the interface outlives the process all the time.
+func Yield(p *Port, by any) {
+	p.dev.mu.Lock()
+	defer p.dev.mu.Unlock()
+	if p.dev.by == by {
+		p.dev.yielded = true
+	}
 }
 
 // OutlivesFor returns by of the last Outlive of a port that was on; nil: none is.
