@@ -119,7 +119,6 @@ type keyState struct {
 // otherwise it asks the metadata server. A read that does not reach the tail in some tens of steps goes on by
 // headers, which no middlebox redirects, and reads the tail in two pieces.
 type Client struct {
-	nic      *rnic.NIC
 	pd       *rnic.PD
 	cq       *rnic.CQ
 	index    uint32

@@ -171,7 +171,7 @@ func newRig(t testing.TB, c Config, compute, memory int, boxes ...box) *rig {
 // op runs one operation of one session to its end.
 func (r *rig) op(node, session int, write bool, key uint64, value []byte) Result {
 	r.t.Helper()
-	c := r.cl.compute[node].ld.c
+	c := r.cl.compute[node].c
 	var res Result
 	done := false
 	was := c.done
@@ -203,7 +203,7 @@ func (r *rig) settle() {
 	r.t.Helper()
 	if err := r.sim.Run(func() bool {
 		for _, n := range r.cl.compute {
-			if !n.ld.c.Quiet() {
+			if !n.c.Quiet() {
 				return false
 			}
 		}
