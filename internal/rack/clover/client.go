@@ -216,9 +216,6 @@ const (
 	idBackground = 1 << 63
 )
 
-// Sessions returns the sessions of the node.
-func (c *Client) Sessions() []*Session { return c.sessions }
-
 // Stats may be called by the owner's goroutine only.
 func (c *Client) Stats() ClientStats { return c.stats }
 

@@ -731,6 +731,3 @@ func (v *ClientStats) add(s *ClientStats) {
 	v.ShortcutWrites += s.ShortcutWrites
 	v.GCRecord += s.GCRecord
 }
-
-// MetadataStats are the metadata server's totals, at rest.
-func (cl *Cluster) MetadataStats() MetadataStats { return cl.meta.Stats() }

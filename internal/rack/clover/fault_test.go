@@ -181,7 +181,7 @@ func TestServerKnowsWhatWasLinked(t *testing.T) {
 		r.settle()
 	}
 	if err := r.sim.Run(func() bool { return r.cl.meta.stats.Retired >= 5 && r.cl.meta.grace.n == 0 }, time.Second); err != nil {
-		t.Fatal(err, r.cl.MetadataStats())
+		t.Fatal(err, r.cl.meta.Stats())
 	}
 	m := r.cl.meta
 	for _, p := range own {
@@ -205,7 +205,7 @@ func TestRecycling(t *testing.T) {
 			r := newRig(t, cfg, 3, 2)
 			m := r.run(600, time.Hour)
 			v := r.sound(int(m.Writes))
-			st, ms := r.cl.ClientStats(), r.cl.MetadataStats()
+			st, ms := r.cl.ClientStats(), r.cl.meta.Stats()
 			if v.Superseded < 1000 || ms.Recycled < 1000 || st.Stale == 0 {
 				t.Errorf("%+v %+v %+v", v, st, ms)
 			}
@@ -219,7 +219,7 @@ func TestParking(t *testing.T) {
 	r.cl.Start(Load{})
 	err := r.sim.Run(func() bool { return r.cl.meta.stats.Parked >= 20 }, time.Minute)
 	if err != nil {
-		t.Fatal(err, r.cl.MetadataStats())
+		t.Fatal(err, r.cl.meta.Stats())
 	}
 	for _, e := range r.cl.meta.entries {
 		if e.version >= ParkVersion {
@@ -298,7 +298,7 @@ func TestClasses(t *testing.T) {
 	if v := r.cl.Integrity(); !v.OK() {
 		t.Errorf("%+v", v)
 	}
-	if r.cl.MetadataStats().Recycled == 0 {
+	if r.cl.meta.Stats().Recycled == 0 {
 		t.Error("nothing was recycled")
 	}
 }

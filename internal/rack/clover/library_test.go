@@ -105,7 +105,7 @@ func TestLibraryEntries(t *testing.T) {
 	}
 	c.Release()
 	r.settle()
-	if n := r.cl.MetadataStats().Retired; n != 2*GrantMax-20 {
+	if n := r.cl.meta.Stats().Retired; n != 2*GrantMax-20 {
 		t.Errorf("%d entries came back", n)
 	}
 }

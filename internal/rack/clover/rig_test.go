@@ -185,9 +185,9 @@ func (r *rig) op(node, session int, write bool, key uint64, value []byte) Result
 	}
 	var err error
 	if write {
-		err = c.Sessions()[session].Write(r.clk.Now(), key, value)
+		err = c.sessions[session].Write(r.clk.Now(), key, value)
 	} else {
-		err = c.Sessions()[session].Read(r.clk.Now(), key)
+		err = c.sessions[session].Read(r.clk.Now(), key)
 	}
 	if err != nil {
 		return Result{Err: err}
@@ -219,7 +219,7 @@ func (r *rig) run(ops int, limit time.Duration) *Measured {
 	w := r.cl.Begin()
 	r.cl.Start(Load{MaxOps: ops})
 	if err := r.sim.Run(r.cl.Stopped, limit); err != nil {
-		r.t.Fatalf("%v at %v: %v; clients %+v; metadata %+v", err, r.clk.Now(), r.cl.Err(), r.cl.ClientStats(), r.cl.MetadataStats())
+		r.t.Fatalf("%v at %v: %v; clients %+v; metadata %+v", err, r.clk.Now(), r.cl.Err(), r.cl.ClientStats(), r.cl.meta.Stats())
 	}
 	w.EndSoon()
 	if err := r.sim.Run(w.Ended, time.Second); err != nil {
@@ -236,7 +236,7 @@ func (r *rig) sound(acked int) Integrity {
 	}
 	v := r.cl.Integrity()
 	if !v.OK() || acked >= 0 && v.AckedWrites != uint64(acked) {
-		r.t.Errorf("integrity %+v, %d writes were acknowledged; clients %+v; metadata %+v", v, acked, r.cl.ClientStats(), r.cl.MetadataStats())
+		r.t.Errorf("integrity %+v, %d writes were acknowledged; clients %+v; metadata %+v", v, acked, r.cl.ClientStats(), r.cl.meta.Stats())
 	}
 	return v
 }
