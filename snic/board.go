@@ -79,7 +79,7 @@ func newBoard(s settings) (*board, error) {
 	b.split = shares{settings: &b.settings, fixed: &b.fixed, cat: &b.cat, memory: b.memory}
 	b.near = nearby{
 		fellows: fellows{settings: &b.settings, cat: &b.cat, whole: &b.split.whole, gates: &b.gates, runner: &b.runner, placing: &b.placing},
-		split:   &b.split, memory: b.memory, pool: b.gates.pool,
+		memory:  b.memory, pool: b.gates.pool,
 	}
 	if b.runner.sched, err = b.newScheduler(s, 0); err != nil {
 		return nil, err

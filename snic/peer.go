@@ -63,7 +63,6 @@ const limbo = maxChains
 // implements helpers.
 type nearby struct {
 	fellows
-	split  *shares
 	memory *onboard // nil: there is none
 	pool   *pooled  // nil: it is in none
 }

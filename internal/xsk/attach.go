@@ -204,18 +204,18 @@ func Swap(ifindex int, next *ebpf.Program, old *ebpf.Program, mode Mode) error {
 	return err
 }
 
-// AttachLink attaches prog in the first of modes in which that succeeds, and returns this mode.
+// AttachLink attaches prog in the first of modes in which that succeeds.
 // The program is detached when the link is closed or the process ends.
-func AttachLink(ifindex int, prog *ebpf.Program, modes ...Mode) (link.Link, Mode, error) {
+func AttachLink(ifindex int, prog *ebpf.Program, modes ...Mode) (link.Link, error) {
 	var errs []error
 	for _, m := range modes {
 		l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: ifindex, Flags: link.XDPAttachFlags(m.flag())})
 		if err == nil {
-			return l, m, nil
+			return l, nil
 		}
 		errs = append(errs, fmt.Errorf("%v: %w", m, err))
 	}
-	return nil, 0, errors.Join(errs...)
+	return nil, errors.Join(errs...)
 }
 
 // Features are the XDP features of an interface's driver: the bits NETDEV_XDP_ACT_* of the kernel.

@@ -27,10 +27,9 @@ type Ring[T Desc | uint64] struct {
 	mask             uint32
 	next             uint32 // our own index: the producer's or the consumer's
 	seen             uint32 // the other side's index as last loaded
-	producer         bool
 }
 
-func mapRing[T Desc | uint64](fd int, off unix.XDPRingOffset, pgoff int64, size uint32, producer bool) (*Ring[T], error) {
+func mapRing[T Desc | uint64](fd int, off unix.XDPRingOffset, pgoff int64, size uint32) (*Ring[T], error) {
 	var t T
 	mem, err := unix.Mmap(fd, pgoff, int(off.Desc)+int(size)*int(unsafe.Sizeof(t)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
@@ -39,7 +38,7 @@ func mapRing[T Desc | uint64](fd int, off unix.XDPRingOffset, pgoff int64, size 
 	at := func(o uint64) *uint32 { return (*uint32)(unsafe.Pointer(&mem[o])) }
 	return &Ring[T]{
 		mem: mem, prod: at(off.Producer), cons: at(off.Consumer), flag: at(off.Flags),
-		entries: unsafe.Slice((*T)(unsafe.Pointer(&mem[off.Desc])), size), mask: size - 1, producer: producer,
+		entries: unsafe.Slice((*T)(unsafe.Pointer(&mem[off.Desc])), size), mask: size - 1,
 	}, nil
 }
 

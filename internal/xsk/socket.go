@@ -100,16 +100,16 @@ func Open(u *UMEM, o Options) (_ *Socket, err error) {
 		return nil, fmt.Errorf("ring offsets: %w", err)
 	}
 	n := uint32(o.Ring)
-	if s.Fill, err = mapRing[uint64](fd, off.Fr, unix.XDP_UMEM_PGOFF_FILL_RING, n, true); err != nil {
+	if s.Fill, err = mapRing[uint64](fd, off.Fr, unix.XDP_UMEM_PGOFF_FILL_RING, n); err != nil {
 		return nil, err
 	}
-	if s.Completion, err = mapRing[uint64](fd, off.Cr, unix.XDP_UMEM_PGOFF_COMPLETION_RING, n, false); err != nil {
+	if s.Completion, err = mapRing[uint64](fd, off.Cr, unix.XDP_UMEM_PGOFF_COMPLETION_RING, n); err != nil {
 		return nil, err
 	}
-	if s.Rx, err = mapRing[Desc](fd, off.Rx, unix.XDP_PGOFF_RX_RING, n, false); err != nil {
+	if s.Rx, err = mapRing[Desc](fd, off.Rx, unix.XDP_PGOFF_RX_RING, n); err != nil {
 		return nil, err
 	}
-	if s.Tx, err = mapRing[Desc](fd, off.Tx, unix.XDP_PGOFF_TX_RING, n, true); err != nil {
+	if s.Tx, err = mapRing[Desc](fd, off.Tx, unix.XDP_PGOFF_TX_RING, n); err != nil {
 		return nil, err
 	}
 	// Both options only save system calls; a kernel may lack them.

@@ -59,8 +59,7 @@ type way struct {
 	first    *link
 	n        int
 	hops     [maxHops]hop
-	longer   int // a frame when it leaves
-	metered  bool
+	longer   int  // a frame when it leaves
 	drops    bool // it ends in the last app
 }
 
@@ -258,7 +257,7 @@ func (a *ahead) way(d *draft, to *portNode, longer int) (uint16, bool) {
 	k := 1
 	if at >= 0 { // behind the way of frames that are as they were come those of marked and of dropped ones
 		m := &d.parts[at].Meter
-		w.metered, w.hops[at].reason = true, 0
+		w.hops[at].reason = 0
 		all = [3]way{w, w, w}
 		all[1].hops[at].reason = m.Marked + 1
 		drops := &all[2]

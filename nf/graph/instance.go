@@ -309,7 +309,7 @@ func (i *plans) build(spec *Spec, ports map[string][]port.Port, fresh map[string
 				for q := w; q < len(ports[name]); q += len(i.workers) {
 					queues = append(queues, ports[name][q])
 				}
-				p = newPortNode(name, known.number(name, portKind()), spec.Ports[name], queues)
+				p = newPortNode(name, known.number(name, portKind()), queues)
 			}
 			g.ports = append(g.ports, p)
 			g.all = append(g.all, &p.node)

@@ -88,7 +88,6 @@ func (n *node) held() int {
 // serves. It sends on the first.
 type portNode struct {
 	node
-	spec     PortSpec
 	queues   []port.Port
 	bypass   []port.Bypasser // by queue; nil: it is none
 	missed   []uint64
@@ -102,9 +101,9 @@ func portKind() *Kind {
 	return &Kind{Name: "port", In: []string{"in"}, Out: []string{"out"}}
 }
 
-func newPortNode(name string, index uint16, spec PortSpec, queues []port.Port) *portNode {
+func newPortNode(name string, index uint16, queues []port.Port) *portNode {
 	p := &portNode{
-		node: *newNode(name, index, portKind(), nil), spec: spec, queues: queues,
+		node: *newNode(name, index, portKind(), nil), queues: queues,
 		bypass: make([]port.Bypasser, len(queues)),
 		missed: make([]uint64, len(queues)),
 		eof:    make([]bool, len(queues)),

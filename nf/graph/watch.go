@@ -57,7 +57,6 @@ func (i *Instance) Times() (all []WorkerTimes) {
 // vigil watches the workers of an instance. It counts looks, not time: a process that was
 // stopped, or that got no processor, has not looked meanwhile.
 type vigil struct {
-	inst  *Instance
 	every clock.Duration // between two looks
 	limit clock.Duration
 	read  func(tid int) (thread, bool)
@@ -74,7 +73,7 @@ type watched struct {
 }
 
 func (i *Instance) vigil(every, limit clock.Duration) *vigil {
-	v := &vigil{inst: i, every: every, limit: limit, read: readThread}
+	v := &vigil{every: every, limit: limit, read: readThread}
 	for _, w := range i.workers {
 		v.of = append(v.of, watched{worker: w})
 	}

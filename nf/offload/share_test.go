@@ -101,7 +101,7 @@ func TestShared(t *testing.T) {
 	x.Pause()
 	for at := x.Settle(0, 1); at != 0; at = x.Settle(at, 1) {
 	}
-	x.All()
+	x.Clear(0, x.Used())
 	if x.Len() != 0 || len(x.m.keys) != 0 || x.a.owner.flows != [8]Flows{} || x.b.owner.flows != [8]Flows{} {
 		t.Error("something is left")
 	}

@@ -950,9 +950,6 @@ func (t *entries) clear(i uint32) {
 	t.tidy(1)
 }
 
-// All ends all entries.
-func (t *Table) All() { t.Clear(0, t.Used()) }
-
 // Now tells the Table the graph's time, and reads the kernel's clock to compare. Only one worker calls it.
 func (t *Table) Now(now clock.Time) {
 	t.Breath(now)

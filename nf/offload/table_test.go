@@ -137,7 +137,7 @@ func TestPairs(t *testing.T) {
 	if x.Len() != 2 || x.a.flows[2].Any() || len(x.m.keys) != 4 {
 		t.Errorf("a function that gets other settings frees entries: %d are left, keys %v", x.Len(), x.m.keys)
 	}
-	x.All()
+	x.Clear(0, x.Used())
 	if x.Len() != 0 || len(x.m.keys) != 0 || x.a.flows != [8]Flows{} || x.b.flows != [8]Flows{} {
 		t.Error("something is left")
 	}

@@ -797,9 +797,6 @@ func (s *Sharer) Weight(tenant int) float64 { return s.tenants[tenant].weight }
 // Grant returns the fraction of its demand that a tenant got in the last division; 1 if it had no demand.
 func (s *Sharer) Grant(tenant int) float64 { return float64(s.tenants[tenant].grant) }
 
-// Share returns the dominant share that a tenant got in the last division.
-func (s *Sharer) Share(tenant int) float64 { return float64(s.tenants[tenant].share) }
-
 // Usage returns what a tenant has had from New to the end of the last epoch. The difference of two
 // results gives the mean over the time between them.
 func (s *Sharer) Usage(tenant int) Usage { return s.usage[tenant] }
@@ -826,6 +823,3 @@ func (s *Sharer) Bottleneck(tenant int) int { return int(s.bottleneck[tenant]) }
 
 // Free returns how much of a flow no tenant was granted, in its unit a second.
 func (s *Sharer) Free(resource int) float64 { return s.pools[resource].rate * 1e9 }
-
-// Active returns the number of tenants that have been seen in this epoch.
-func (s *Sharer) Active() int { return len(s.active) }

@@ -1122,3 +1122,9 @@ func TestPart(t *testing.T) {
 	near(t, "not used", b.s.Part(1, 2), 1, 1e-9)
 	near(t, "nothing is known", b.s.Part(2, 0), 1, 1e-9)
 }
+
+// Share returns the dominant share that a tenant got in the last division.
+func (s *Sharer) Share(tenant int) float64 { return float64(s.tenants[tenant].share) }
+
+// Active returns the number of tenants that have been seen in this epoch.
+func (s *Sharer) Active() int { return len(s.active) }

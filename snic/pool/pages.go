@@ -323,9 +323,6 @@ func (p *Pager) Busy() bool {
 	return false
 }
 
-// Away returns how many pages peers keep for the board.
-func (p *Pager) Away() int { return len(p.where) }
-
 // Kept returns how many pages the board keeps for peers.
 func (p *Pager) Kept() (n int) {
 	for i := range p.with {

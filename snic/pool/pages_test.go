@@ -498,3 +498,6 @@ func FuzzPageMessage(f *testing.F) {
 		}
 	})
 }
+
+// Away returns how many pages peers keep for the board.
+func (p *Pager) Away() int { return len(p.where) }

@@ -74,7 +74,7 @@
 // during stop-and-launch. Packets inside finish. Remove takes the instance away when it has
 // drained. The owner moves the state of flows, between Drained and Place.
 //
-// A packet keeps its plan. When SetRoute changes a route, packets on which a task has run finish
+// A packet keeps its plan. When SetRoutes changes a route, packets on which a task has run finish
 // on the old plan, and later packets of their flow wait for them; all other packets follow the new
 // route. While a chain has no instance, packets wait for it if their plan is in force. Packets on
 // an old plan go to other chains that run their tasks or will run them (Config.Instead); if no

@@ -7,12 +7,9 @@ import (
 	"slices"
 )
 
-// SetRoute makes a route, or changes it under traffic: packets on which no task has run follow the
-// new route, and all other packets finish on the old one.
-func (s *Scheduler) SetRoute(id int, r Route) error { return s.SetRoutes([]int{id}, []Route{r}) }
-
-// SetRoutes is SetRoute for several routes at once. Packets that follow the new routes start on them in the order in
-// which they arrived. If SetRoutes returns an error, it has changed no route.
+// SetRoutes makes routes, or changes them under traffic: packets on which no task has run follow the new routes, in the
+// order in which they arrived, and all other packets finish on the old ones. If SetRoutes returns an error, it has
+// changed no route.
 func (s *Scheduler) SetRoutes(ids []int, routes []Route) error {
 	plans := make([]*plan, len(ids))
 	for i, id := range ids {

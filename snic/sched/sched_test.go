@@ -793,3 +793,6 @@ func TestBranchesShareInstances(t *testing.T) {
 		}
 	}
 }
+
+// SetRoute is SetRoutes for one route.
+func (s *Scheduler) SetRoute(id int, r Route) error { return s.SetRoutes([]int{id}, []Route{r}) }

@@ -279,7 +279,7 @@ func NewMetadataPart(nic *rnic.NIC, c MetadataConfig, keys, slab int, ip netip.A
 			return err
 		}
 		p.cl.meta, p.cl.store = m, h.Store
-		q, err := p.cl.connect(side{&p.me, nic, m.pd, m.cq}, side{m: memory}, true, walkers)
+		q, err := p.cl.connect(side{&p.me, nic, m.pd, m.cq}, side{m: memory}, walkers)
 		if err != nil {
 			return err
 		}
@@ -343,7 +343,7 @@ func NewClientPart(nic *rnic.NIC, c Config, keys, slab int, metadata, memory Mac
 		if err != nil {
 			return err
 		}
-		p.cl.compute = []*node{{nic: nic, ld: ld}}
+		p.cl.compute = []*loader{ld}
 		p.manager.app, p.built = ld, true
 		return nil
 	})

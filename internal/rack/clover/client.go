@@ -119,7 +119,6 @@ type keyState struct {
 // otherwise it asks the metadata server. A read that does not reach the tail in some tens of steps goes on by
 // headers, which no middlebox redirects, and reads the tail in two pieces.
 type Client struct {
-	nic      *rnic.NIC
 	pd       *rnic.PD
 	cq       *rnic.CQ
 	index    uint32
@@ -216,9 +215,6 @@ const (
 	wcRPC
 	idBackground = 1 << 63
 )
-
-// Sessions returns the sessions of the node.
-func (c *Client) Sessions() []*Session { return c.sessions }
 
 // Stats may be called by the owner's goroutine only.
 func (c *Client) Stats() ClientStats { return c.stats }

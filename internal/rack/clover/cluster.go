@@ -123,7 +123,7 @@ type Connection struct {
 //	verdict := c.Integrity()
 type Cluster struct {
 	cfg     Config
-	compute []*node
+	compute []*loader
 	memory  []*Memory
 	meta    *Metadata
 	nodes   []*host.Node
@@ -135,12 +135,6 @@ type Cluster struct {
 	store   uint64 // of a store in several processes: the memory node's number
 	run     atomic.Pointer[run]
 	win     atomic.Pointer[window]
-}
-
-// node is a compute node.
-type node struct {
-	nic *rnic.NIC
-	ld  *loader
 }
 
 // side is one end of a connection that is to be made.
@@ -213,7 +207,7 @@ func New(c Config, r Rack) (*Cluster, error) {
 	}
 	cl.nodes = append(cl.nodes, host.NewNode(r.Metadata.Port, n, app))
 	for i := range memory {
-		q, err := cl.connect(server, memory[i], true, walkers)
+		q, err := cl.connect(server, memory[i], walkers)
 		if err != nil {
 			return nil, err
 		}
@@ -238,7 +232,7 @@ func New(c Config, r Rack) (*Cluster, error) {
 		if err != nil {
 			return nil, err
 		}
-		cl.compute = append(cl.compute, &node{nic: n, ld: ld})
+		cl.compute = append(cl.compute, ld)
 		cl.nodes = append(cl.nodes, host.NewNode(r.Compute[i].Port, n, app))
 	}
 	return cl, nil
@@ -306,10 +300,10 @@ func (c *Config) defaults(r Rack) error {
 	return nil
 }
 
-// connect makes a connected pair of queue pairs and returns the queue pair of a, which has at most depth
-// requests under way.
-func (cl *Cluster) connect(a, b side, memory bool, depth int) (*rnic.QP, error) {
-	qa, _, err := cl.pair(a, b, memory, depth)
+// connect makes a connected pair of queue pairs to a memory node b and returns the queue pair of a, which has at
+// most depth requests under way.
+func (cl *Cluster) connect(a, b side, depth int) (*rnic.QP, error) {
+	qa, _, err := cl.pair(a, b, true, depth)
 	return qa, err
 }
 
@@ -353,7 +347,7 @@ func (cl *Cluster) pair(a, b side, memory bool, depth int) (qa, qb *rnic.QP, err
 func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, server side) (*loader, error) {
 	cfg := &cl.cfg
 	ld := &loader{cl: cl, tally: newTally(), value: make([]byte, cfg.Slab-ValueAt)}
-	c := &Client{nic: nic, pd: nic.AllocPD(), index: uint32(index), mtu: cfg.Conn.PathMTU, eager: cfg.EagerShortcuts || cfg.Search == SearchLibrary, search: cfg.Search, direct: cfg.Direct, work: cfg.Work, done: ld.done,
+	c := &Client{pd: nic.AllocPD(), index: uint32(index), mtu: cfg.Conn.PathMTU, eager: cfg.EagerShortcuts || cfg.Search == SearchLibrary, search: cfg.Search, direct: cfg.Direct, work: cfg.Work, done: ld.done,
 		keys: make(map[uint64]*keyState, len(cfg.Keys)), spare: make([]keyState, len(cfg.Keys))}
 	ld.c = c
 	for _, key := range cfg.Keys {
@@ -391,7 +385,7 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 	depth := 3 * ((cfg.Sessions + len(shared) - 1) / len(shared))
 	for i := range shared {
 		for _, to := range memory {
-			q, err := cl.connect(me, to, true, depth)
+			q, err := cl.connect(me, to, depth)
 			if err != nil {
 				return nil, err
 			}
@@ -399,7 +393,7 @@ func (cl *Cluster) client(index int, m *Machine, nic *rnic.NIC, memory []side, s
 		}
 	}
 	for _, to := range memory {
-		q, err := cl.connect(me, to, true, shortcutRound)
+		q, err := cl.connect(me, to, shortcutRound)
 		if err != nil {
 			return nil, err
 		}
@@ -439,7 +433,7 @@ func (cl *Cluster) collectors(c *Client, me side, memory []side, open func(i int
 		// Threads do not look for work at the same moments.
 		g.idle = clock.Time(uint64(int(c.index)*collectors+i) * golden % uint64(cl.cfg.Nap))
 		for _, to := range memory {
-			q, err := cl.connect(me, to, true, GCMax)
+			q, err := cl.connect(me, to, GCMax)
 			if err != nil {
 				return err
 			}
@@ -602,7 +596,7 @@ func (cl *Cluster) Wait(ctx context.Context) error {
 // Abandon says that a compute node has died: its sessions are no longer waited for, and their writes under
 // way count as failed. The goroutine that breathes the cluster calls it, while no measurement is under way.
 func (cl *Cluster) Abandon(compute int) {
-	l := cl.compute[compute].ld
+	l := cl.compute[compute]
 	for i := range l.sessions {
 		if s := &l.sessions[i]; s.open && s.op.Write {
 			s.journal.fail(s.seq)
@@ -617,7 +611,7 @@ func (cl *Cluster) Abandon(compute int) {
 // Err is the first error of an operation or of a client; nil: none.
 func (cl *Cluster) Err() error {
 	for _, n := range cl.compute {
-		if e := n.ld.failure.Load(); e != nil {
+		if e := n.failure.Load(); e != nil {
 			return *e
 		}
 	}
@@ -631,9 +625,9 @@ type Live struct{ Ops, FirstTry, Errors uint64 }
 func (cl *Cluster) Live() Live {
 	var v Live
 	for _, n := range cl.compute {
-		v.Ops += n.ld.live[0].Load()
-		v.FirstTry += n.ld.live[1].Load()
-		v.Errors += n.ld.live[2].Load()
+		v.Ops += n.live[0].Load()
+		v.FirstTry += n.live[1].Load()
+		v.Errors += n.live[2].Load()
 	}
 	return v
 }
@@ -684,7 +678,7 @@ type Measured struct {
 func (w Window) Measured() *Measured {
 	m := &Measured{Read: hdrhistogram.New(1, longestLatency, 3), Write: hdrhistogram.New(1, longestLatency, 3)}
 	for _, n := range w.cl.compute {
-		t := &n.ld.tally
+		t := &n.tally
 		m.Ops += t.ops
 		m.Writes += t.writes
 		m.Errors += t.errors
@@ -704,8 +698,8 @@ func (w Window) Measured() *Measured {
 func (cl *Cluster) Integrity() Integrity {
 	var journals []*journal
 	for _, n := range cl.compute {
-		for i := range n.ld.sessions {
-			journals = append(journals, n.ld.sessions[i].journal)
+		for i := range n.sessions {
+			journals = append(journals, n.sessions[i].journal)
 		}
 	}
 	return audit(cl.meta, cl.memory, journals)
@@ -715,7 +709,7 @@ func (cl *Cluster) Integrity() Integrity {
 func (cl *Cluster) ClientStats() ClientStats {
 	var v ClientStats
 	for _, n := range cl.compute {
-		s := n.ld.c.Stats()
+		s := n.c.Stats()
 		v.add(&s)
 	}
 	return v
@@ -737,6 +731,3 @@ func (v *ClientStats) add(s *ClientStats) {
 	v.ShortcutWrites += s.ShortcutWrites
 	v.GCRecord += s.GCRecord
 }
-
-// MetadataStats are the metadata server's totals, at rest.
-func (cl *Cluster) MetadataStats() MetadataStats { return cl.meta.Stats() }

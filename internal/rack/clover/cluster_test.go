@@ -60,7 +60,7 @@ func TestEqualSeedsGiveEqualRuns(t *testing.T) {
 		c.Seed, c.Metadata.GCBelow = seed, 1
 		r := newRig(t, c, 2, 1, x)
 		m := r.run(100, time.Hour)
-		return fmt.Sprintf("%v %+v %+v %v %d", r.clk.Now(), r.cl.ClientStats(), r.cl.MetadataStats(), m.Elapsed, x.lost)
+		return fmt.Sprintf("%v %+v %+v %v %d", r.clk.Now(), r.cl.ClientStats(), r.cl.meta.Stats(), m.Elapsed, x.lost)
 	}
 	a, b, c := run(1), run(1), run(2)
 	if a != b {

@@ -66,7 +66,7 @@ func TestIntegrityFindsDamage(t *testing.T) {
 			put64(e, ValueAt, uint64(tagOf(77, 3)))
 		}, func(v Integrity) bool { return v.BrokenLinks == 1 && v.Lost > 0 }},
 		{"acknowledged, never linked", func(r *rig) {
-			r.cl.compute[0].ld.sessions[0].journal.begin(1)
+			r.cl.compute[0].sessions[0].journal.begin(1)
 		}, func(v Integrity) bool { return v.Lost == 1 && v.BrokenLinks == 0 }},
 		{"retired twice", func(r *rig) {
 			r.cl.ledger.superseded(1, uint64(tagOf(1, 1)))
@@ -123,7 +123,7 @@ func TestFindsOwnEntry(t *testing.T) {
 	if w.Err != nil || w.FirstTry {
 		t.Fatalf("%+v", w)
 	}
-	st := r.cl.compute[0].ld.c.Stats()
+	st := r.cl.compute[0].c.Stats()
 	if st.FoundOwn != 1 || st.CASFailed != 1 {
 		t.Fatalf("%+v", st)
 	}
@@ -137,7 +137,7 @@ func TestFindsOwnEntryRecycled(t *testing.T) {
 	r := newRig(t, Config{Keys: ycsb.Sequential(1, 1), Entries: 80, Sessions: 1, Metadata: MetadataConfig{GCBelow: 1}}, 2, 1, x)
 	r.op(0, 0, true, 1, nil)
 	x.lies, x.hold = 1, true
-	c := r.cl.compute[0].ld.c
+	c := r.cl.compute[0].c
 	var res *Result
 	c.done = func(r *Result) { res = r }
 	if err := c.sessions[0].Write(r.clk.Now(), 1, nil); err != nil {
@@ -152,7 +152,7 @@ func TestFindsOwnEntryRecycled(t *testing.T) {
 		if w := r.op(1, 0, true, 1, nil); w.Err != nil {
 			t.Fatal(w.Err)
 		}
-		r.cl.compute[1].ld.c.bg.gcAt = 0 // report at once
+		r.cl.compute[1].c.bg.gcAt = 0 // report at once
 	}
 	for _, p := range []Pointer{own, asked} {
 		if e := m.meta(p.LH()); e.version == p.Version() {
@@ -181,7 +181,7 @@ func TestServerKnowsWhatWasLinked(t *testing.T) {
 		r.settle()
 	}
 	if err := r.sim.Run(func() bool { return r.cl.meta.stats.Retired >= 5 && r.cl.meta.grace.n == 0 }, time.Second); err != nil {
-		t.Fatal(err, r.cl.MetadataStats())
+		t.Fatal(err, r.cl.meta.Stats())
 	}
 	m := r.cl.meta
 	for _, p := range own {
@@ -205,7 +205,7 @@ func TestRecycling(t *testing.T) {
 			r := newRig(t, cfg, 3, 2)
 			m := r.run(600, time.Hour)
 			v := r.sound(int(m.Writes))
-			st, ms := r.cl.ClientStats(), r.cl.MetadataStats()
+			st, ms := r.cl.ClientStats(), r.cl.meta.Stats()
 			if v.Superseded < 1000 || ms.Recycled < 1000 || st.Stale == 0 {
 				t.Errorf("%+v %+v %+v", v, st, ms)
 			}
@@ -219,7 +219,7 @@ func TestParking(t *testing.T) {
 	r.cl.Start(Load{})
 	err := r.sim.Run(func() bool { return r.cl.meta.stats.Parked >= 20 }, time.Minute)
 	if err != nil {
-		t.Fatal(err, r.cl.MetadataStats())
+		t.Fatal(err, r.cl.meta.Stats())
 	}
 	for _, e := range r.cl.meta.entries {
 		if e.version >= ParkVersion {
@@ -255,7 +255,7 @@ func TestOpen(t *testing.T) {
 		t.Fatalf("%+v", v)
 	}
 	// Two sessions create a key at once.
-	c0, c1 := r.cl.compute[0].ld.c, r.cl.compute[1].ld.c
+	c0, c1 := r.cl.compute[0].c, r.cl.compute[1].c
 	var errs []error
 	c0.done = func(x *Result) { errs = append(errs, x.Err) }
 	c1.done = c0.done
@@ -298,7 +298,7 @@ func TestClasses(t *testing.T) {
 	if v := r.cl.Integrity(); !v.OK() {
 		t.Errorf("%+v", v)
 	}
-	if r.cl.MetadataStats().Recycled == 0 {
+	if r.cl.meta.Stats().Recycled == 0 {
 		t.Error("nothing was recycled")
 	}
 }
@@ -310,7 +310,7 @@ func TestRelease(t *testing.T) {
 	if used := 2 + int(m.Writes); k.total-k.free <= used {
 		t.Fatalf("%d of %d free, %d in use: nothing is in stock", k.free, k.total, used)
 	}
-	r.cl.compute[0].ld.c.Release()
+	r.cl.compute[0].c.Release()
 	r.settle()
 	if err := r.sim.Run(func() bool { return r.cl.meta.grace.n == 0 }, time.Second); err != nil {
 		t.Fatal(err)
@@ -394,7 +394,7 @@ func TestBrokenConnection(t *testing.T) {
 // When no more entries can be granted, an operation that waits for an entry ends with the reason.
 func TestNoMoreGrants(t *testing.T) {
 	r := newRig(t, Config{Keys: ycsb.Sequential(1, 2), Sessions: 1, Entries: 512}, 1, 1)
-	c := r.cl.compute[0].ld.c
+	c := r.cl.compute[0].c
 	until := func(ok func() bool) {
 		t.Helper()
 		if err := r.sim.Run(ok, time.Second); err != nil {

@@ -33,7 +33,7 @@ func (r *rig) record(seed uint64, ops int, writes float64, during func(ended int
 	log := new(history.Log[history.Register, uint64])
 	left, alive := 0, make([]int, len(r.cl.compute))
 	for n, node := range r.cl.compute {
-		c := node.ld.c
+		c := node.c
 		ids := make([]int, len(c.sessions))
 		rngs := make([]*rand.Rand, len(c.sessions))
 		counts := make([]int, len(c.sessions))

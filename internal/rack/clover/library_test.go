@@ -75,7 +75,7 @@ func TestLibraryNaps(t *testing.T) {
 			first, begun = x.Entry, x.End
 		}
 	}
-	c := r.cl.compute[0].ld.c
+	c := r.cl.compute[0].c
 	if st := c.Stats(); st.ShortcutWrites != 0 || c.Quiet() {
 		t.Skipf("three writes took longer than a nap: %+v", st)
 	}
@@ -99,13 +99,13 @@ func TestLibraryEntries(t *testing.T) {
 			t.Fatalf("write %d: %+v", i, x)
 		}
 	}
-	c := r.cl.compute[0].ld.c
+	c := r.cl.compute[0].c
 	if st := c.Stats(); st.Grants != 2 || c.sessions[1].mine[0].n != 0 || c.sessions[0].mine[0].n != 2*GrantMax-20 {
 		t.Errorf("%+v", st)
 	}
 	c.Release()
 	r.settle()
-	if n := r.cl.MetadataStats().Retired; n != 2*GrantMax-20 {
+	if n := r.cl.meta.Stats().Retired; n != 2*GrantMax-20 {
 		t.Errorf("%d entries came back", n)
 	}
 }
@@ -136,7 +136,7 @@ func TestLibraryWork(t *testing.T) {
 		r := newRig(t, Config{Keys: ycsb.Sequential(1, 1), Entries: 512, Sessions: 1, Search: SearchHeaders}, 1, 1)
 		r.op(0, 0, false, 1, nil)
 		r.op(0, 0, true, 1, make([]byte, 8))
-		r.cl.compute[0].ld.c.work = c.work
+		r.cl.compute[0].c.work = c.work
 		begun := r.clk.Now()
 		read := r.op(0, 0, false, 1, nil)
 		write := r.op(0, 0, true, 1, make([]byte, 8))

@@ -27,7 +27,6 @@ const FirstShortcut = 128
 
 // Memory is a memory node: it has regions that a NIC serves, and no code on the data path.
 type Memory struct {
-	nic       *rnic.NIC
 	pd        *rnic.PD
 	cq        *rnic.CQ
 	data      *rnic.MR
@@ -57,7 +56,7 @@ func NewMemory(nic *rnic.NIC, c MemoryConfig) (*Memory, error) {
 		}
 		size += k.Slab * k.Entries
 	}
-	m := &Memory{nic: nic, pd: nic.AllocPD(), cq: nic.CreateCQ(16)}
+	m := &Memory{pd: nic.AllocPD(), cq: nic.CreateCQ(16)}
 	const access = rnic.LocalWrite | rnic.RemoteWrite | rnic.RemoteRead | rnic.RemoteAtomic
 	var err error
 	if m.data, err = m.pd.RegMR(make([]byte, size), dataBase+uint64(c.Index)*nodeStride, access); err != nil {

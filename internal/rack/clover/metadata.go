@@ -77,7 +77,6 @@ type MetadataConfig struct {
 // entry that has a successor is no tail, and an entry that has no successor yet is never recycled, in
 // whatever order the writes were acknowledged.
 type Metadata struct {
-	nic     *rnic.NIC
 	pd      *rnic.PD
 	cq      *rnic.CQ
 	cfg     MetadataConfig
@@ -145,7 +144,7 @@ func NewMetadata(nic *rnic.NIC, l Layout, c MetadataConfig) (*Metadata, error) {
 	if c.GCBelow < 0 || c.GCBelow > 1 || c.MaxClients < 0 {
 		return nil, fmt.Errorf("clover: GC below a share of %v free is outside 0..1, or a negative number", c.GCBelow)
 	}
-	m := &Metadata{nic: nic, pd: nic.AllocPD(), cfg: c, layout: l, keys: make(map[uint64]*keyMeta)}
+	m := &Metadata{pd: nic.AllocPD(), cfg: c, layout: l, keys: make(map[uint64]*keyMeta)}
 	m.cq = nic.CreateCQ(4*c.MaxClients + 2*walkers)
 	lo, hi := ^uint32(0), uint32(0)
 	for i := range l {

@@ -171,7 +171,7 @@ func newRig(t testing.TB, c Config, compute, memory int, boxes ...box) *rig {
 // op runs one operation of one session to its end.
 func (r *rig) op(node, session int, write bool, key uint64, value []byte) Result {
 	r.t.Helper()
-	c := r.cl.compute[node].ld.c
+	c := r.cl.compute[node].c
 	var res Result
 	done := false
 	was := c.done
@@ -185,9 +185,9 @@ func (r *rig) op(node, session int, write bool, key uint64, value []byte) Result
 	}
 	var err error
 	if write {
-		err = c.Sessions()[session].Write(r.clk.Now(), key, value)
+		err = c.sessions[session].Write(r.clk.Now(), key, value)
 	} else {
-		err = c.Sessions()[session].Read(r.clk.Now(), key)
+		err = c.sessions[session].Read(r.clk.Now(), key)
 	}
 	if err != nil {
 		return Result{Err: err}
@@ -203,7 +203,7 @@ func (r *rig) settle() {
 	r.t.Helper()
 	if err := r.sim.Run(func() bool {
 		for _, n := range r.cl.compute {
-			if !n.ld.c.Quiet() {
+			if !n.c.Quiet() {
 				return false
 			}
 		}
@@ -219,7 +219,7 @@ func (r *rig) run(ops int, limit time.Duration) *Measured {
 	w := r.cl.Begin()
 	r.cl.Start(Load{MaxOps: ops})
 	if err := r.sim.Run(r.cl.Stopped, limit); err != nil {
-		r.t.Fatalf("%v at %v: %v; clients %+v; metadata %+v", err, r.clk.Now(), r.cl.Err(), r.cl.ClientStats(), r.cl.MetadataStats())
+		r.t.Fatalf("%v at %v: %v; clients %+v; metadata %+v", err, r.clk.Now(), r.cl.Err(), r.cl.ClientStats(), r.cl.meta.Stats())
 	}
 	w.EndSoon()
 	if err := r.sim.Run(w.Ended, time.Second); err != nil {
@@ -236,7 +236,7 @@ func (r *rig) sound(acked int) Integrity {
 	}
 	v := r.cl.Integrity()
 	if !v.OK() || acked >= 0 && v.AckedWrites != uint64(acked) {
-		r.t.Errorf("integrity %+v, %d writes were acknowledged; clients %+v; metadata %+v", v, acked, r.cl.ClientStats(), r.cl.MetadataStats())
+		r.t.Errorf("integrity %+v, %d writes were acknowledged; clients %+v; metadata %+v", v, acked, r.cl.ClientStats(), r.cl.meta.Stats())
 	}
 	return v
 }

@@ -243,10 +243,10 @@ func TestSteering(t *testing.T) {
 				if c.name == "write" && st.CASFailed > st.Writes/20 {
 					t.Errorf("%d of %d CASes failed although they were steered", st.CASFailed, st.Writes)
 				}
-				if c.entries > 0 && r.cl.MetadataStats().Recycled == 0 {
+				if c.entries > 0 && r.cl.meta.Stats().Recycled == 0 {
 					t.Error("nothing was recycled")
 				}
-				t.Logf("box: steered %d reread %d dropped %d; %+v; %+v", x.steered, x.reread, x.dropped, st, r.cl.MetadataStats())
+				t.Logf("box: steered %d reread %d dropped %d; %+v; %+v", x.steered, x.reread, x.dropped, st, r.cl.meta.Stats())
 			})
 		}
 	}

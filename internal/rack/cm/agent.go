@@ -113,9 +113,6 @@ func (a *Agent) Stats() Stats { return a.stats }
 // Agent rejects requests for other ports.
 func (a *Agent) Listen(port uint16) { a.listen[hdr.ServiceIDOfPort(port)] = true }
 
-// Unlisten ends what Listen began.
-func (a *Agent) Unlisten(port uint16) { delete(a.listen, hdr.ServiceIDOfPort(port)) }
-
 // Kind is the kind of an Event.
 type Kind uint8
 

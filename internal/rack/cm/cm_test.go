@@ -925,3 +925,6 @@ func TestIdleAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// Unlisten ends what Listen began.
+func (a *Agent) Unlisten(port uint16) { delete(a.listen, hdr.ServiceIDOfPort(port)) }

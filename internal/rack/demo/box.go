@@ -20,13 +20,11 @@ type boxed struct {
 	app  string // name of the kind, and of the app
 	args graph.Args
 	kind *graph.Kind
-	// modes are the phases in their order: the mode of the middlebox in each of them.
-	modes []string
 }
 
 // boxOf returns the middlebox for Clover.
 func boxOf(c *Config) *boxed {
-	return &boxed{steer, graph.Args{"mode": "off", "keys": fmt.Sprint(c.Keys)}, clover.Kind(), cloverModes[:]}
+	return &boxed{steer, graph.Args{"mode": "off", "keys": fmt.Sprint(c.Keys)}, clover.Kind()}
 }
 
 // nf returns the app as --nf takes it.

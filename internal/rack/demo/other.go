@@ -141,7 +141,7 @@ func newOther(clk clock.Clock, c *Config, nodes []topo.Node, open func(n *topo.N
 	for _, s := range f.server.Store().Shared() {
 		track = append(track, fmt.Sprintf("%x+%x", s.VA, s.Len))
 	}
-	box := &boxed{app: "swordbox", kind: swordbox.Kind(), modes: boxModes, args: graph.Args{
+	box := &boxed{app: "swordbox", kind: swordbox.Kind(), args: graph.Args{
 		"mode": "off", "servers": memory.Addr.IP.String(), "track": strings.Join(track, ":"), "infer": "off", "discover": "0", "writable": "assume"}}
 	return f, box, nil
 }

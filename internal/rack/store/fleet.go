@@ -298,9 +298,6 @@ func (f *Fleet) every(so func(*Client) bool) bool {
 // Connected reports whether all connections have been made.
 func (f *Fleet) Connected() bool { return f.every(func(c *Client) bool { return c.connected }) }
 
-// Heard reports whether the memory node has answered every client.
-func (f *Fleet) Heard() bool { return f.every(func(c *Client) bool { return c.dialer.told != nil }) }
-
 // Idle reports whether no operation is under way.
 func (f *Fleet) Idle() bool {
 	return f.every(func(c *Client) bool { return c.lib == nil || c.lib.Idle() })

@@ -85,7 +85,6 @@ type Port struct {
 	record      string         // file that has what Close puts back
 	restore     offload.Record // what Close puts back
 	counted     bool           // in recorded
-	changed     []string
 	mu          sync.Mutex
 	closed      atomic.Bool
 	kernelDrops uint64
@@ -199,7 +198,7 @@ func (p *Port) change(index int) (err error) {
 		recorded.Unlock()
 		p.counted = true
 	}
-	p.changed, err = p.again(false)
+	_, err = p.again(false)
 	return err
 }
 

@@ -436,7 +436,7 @@ func (d *device) attach(c choice, prog *xsk.Program) (err error) {
 		}
 		switch {
 		case d.alone:
-			d.link0, _, err = xsk.AttachLink(d.index, prog.Prog, mode)
+			d.link0, err = xsk.AttachLink(d.index, prog.Prog, mode)
 		case d.before != nil:
 			err = xsk.Swap(d.index, prog.Prog, d.before.Prog, mode)
 		default:

@@ -93,7 +93,7 @@ func (d *device) outlive(on bool) (err error) {
 			err := xsk.Swap(d.index, prog.Prog, nil, d.mode)
 			if err != nil { // back
 				d.opt.step("back")
-				if l, _, e := xsk.AttachLink(d.index, before, d.mode); e == nil {
+				if l, e := xsk.AttachLink(d.index, before, d.mode); e == nil {
 					d.link0 = l
 				}
 			}
@@ -103,7 +103,7 @@ func (d *device) outlive(on bool) (err error) {
 			return err
 		}
 		d.opt.step("alone")
-		l, _, err := xsk.AttachLink(d.index, prog.Prog, d.mode)
+		l, err := xsk.AttachLink(d.index, prog.Prog, d.mode)
 		if err != nil {
 			d.opt.step("back")
 			return errors.Join(err, xsk.Swap(d.index, d.top, nil, d.mode))

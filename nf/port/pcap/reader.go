@@ -24,12 +24,11 @@ type Reader struct {
 	err     error
 	last    clock.Time
 
-	ifaces    []iface
-	shown     []Interface // what Interfaces returns
-	base      int         // first interface of the section
-	comments  [][]byte
-	perSecond uint64 // classic
-	record    int    // bytes of a record's header, classic
+	ifaces   []iface
+	shown    []Interface // what Interfaces returns
+	base     int         // first interface of the section
+	comments [][]byte
+	record   int // bytes of a record's header, classic
 }
 
 type iface struct {
@@ -116,10 +115,9 @@ func (d *Reader) openClassic() error {
 	if d.h.Major != 2 {
 		return fmt.Errorf("%w: pcap version %d.%d, only 2.x is known", ErrFormat, d.h.Major, d.h.Minor)
 	}
-	d.perSecond = 1e6
 	resol := uint8(6)
 	if d.h.Nano {
-		d.perSecond, resol = 1e9, 9
+		resol = 9
 	}
 	d.shown = []Interface{{Link: uint16(d.h.Link), SnapLen: d.h.SnapLen, Resol: resol}}
 	d.pending = fileHeaderLen
