@@ -200,18 +200,25 @@ func (s *Journals) start(path, app string, slots int, arrange journal.Arrange) (
 	if err != nil {
 		return nil, err
 	}
+	lost := head != nil && !bytes.Equal(head[16:80], journalHeadOf(boot, slots, app)[16:80])
+	var was []journal.Entry
+	for _, e := range left {
+		was = append(was, e)
+	}
+	all, err := arrange(was, lost)
+	if err != nil {
+		return nil, err
+	}
 	if head != nil && bytes.Equal(head, journalHeadOf(boot, slots, app)) {
 		j.take(left)
+		for i := range j.slots {
+			if e := all[i]; e == (journal.Entry{}) {
+				j.Drop(i)
+			} else {
+				j.Keep(i, &e)
+			}
+		}
 	} else {
-		lost := head != nil && !bytes.Equal(head[16:80], journalHeadOf(boot, slots, app)[16:80])
-		var was []journal.Entry
-		for _, e := range left {
-			was = append(was, e)
-		}
-		all, err := arrange(was, lost)
-		if err != nil {
-			return nil, err
-		}
 		if j.f, err = replaceJournal(path, journalHeadOf(boot, slots, app), slots, all); err != nil {
 			return nil, err
 		}

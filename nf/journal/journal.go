@@ -5,9 +5,9 @@ package journal
 // Entry is an entry of a Journal. The zero entry means that the slot is free.
 type Entry [6]uint64
 
-// Arrange returns the entries with which a new journal begins, by slot, from those that the former one left. lost says
-// that the former one is of an earlier boot of the machine: all other memory of the app's is gone, and so are programs
-// and maps in the kernel. Arrange is not called when the journal goes on as it is.
+// Arrange returns the entries with which a journal begins, by slot, from those that are left in it. lost says that these
+// are of an earlier boot of the machine: all other memory of the app's is gone, and so are programs and maps in the
+// kernel. Arrange is called once in a process.
 type Arrange func(left []Entry, lost bool) (map[int]Entry, error)
 
 // Journal keeps entries on a disk, in slots numbered from 0. It never blocks its user. Only one goroutine at a time may
