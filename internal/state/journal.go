@@ -26,12 +26,13 @@ type Journals struct {
 	path  string
 	mkdir bool
 	boot  func() ([]byte, error)
+	sync  func(*os.File) error
 	open  map[string]*Journal
 }
 
 // NewJournals returns the journals at path. With mkdir the directory of path is made when the first one is opened.
 func NewJournals(path string, mkdir bool) *Journals {
-	return &Journals{path: path, mkdir: mkdir, boot: bootID, open: map[string]*Journal{}}
+	return &Journals{path: path, mkdir: mkdir, boot: bootID, sync: func(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }, open: map[string]*Journal{}}
 }
 
 // bootID returns the number of this boot of the machine. Containers of one machine have the same one.
@@ -93,6 +94,8 @@ type Journal struct {
 	done  sync.WaitGroup
 	why   atomic.Pointer[error]
 	sync  func() error // fdatasync
+	// patience is journalPatience, less in tests.
+	patience time.Duration
 }
 
 // journalSlot is a slot in memory. Its app stores, and the journal's goroutine reads: seq is odd while the app stores.
@@ -114,7 +117,7 @@ const (
 func Idle(dir string) (lines []string) {
 	all, _ := filepath.Glob(filepath.Join(dir, "*.journal*"))
 	for _, path := range all {
-		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			continue
 		}
@@ -195,7 +198,7 @@ func (s *Journals) start(path, app string, slots int, arrange journal.Arrange) (
 			_ = f.Close()
 		}
 	}()
-	j := &Journal{app: app, f: f, slots: make([]journalSlot, slots), dirty: make([]atomic.Uint64, (slots+63)/64), bell: make(chan struct{}, 1), end: make(chan struct{})}
+	j := &Journal{app: app, f: f, slots: make([]journalSlot, slots), dirty: make([]atomic.Uint64, (slots+63)/64), bell: make(chan struct{}, 1), end: make(chan struct{}), patience: journalPatience}
 	left, head, err := readJournal(f, app)
 	if err != nil {
 		return nil, err
@@ -210,6 +213,10 @@ func (s *Journals) start(path, app string, slots int, arrange journal.Arrange) (
 		return nil, err
 	}
 	if head != nil && bytes.Equal(head, journalHeadOf(boot, slots, app)) {
+		// What the process before wrote may be in the kernel's memory alone, and so may the name of its file.
+		if err := errors.Join(s.sync(f), syncDir(path)); err != nil {
+			return nil, err
+		}
 		j.take(left)
 		for i := range j.slots {
 			if e := all[i]; e == (journal.Entry{}) {
@@ -226,21 +233,31 @@ func (s *Journals) start(path, app string, slots int, arrange journal.Arrange) (
 		f = j.f
 		j.take(all)
 	}
-	j.sync = func() error { return unix.Fdatasync(int(j.f.Fd())) }
+	j.sync = func() error { return s.sync(j.f) }
 	j.done.Go(j.write)
 	return j, nil
 }
 
-// openJournal opens and locks the file at path, which is empty if there was none.
+// openJournal opens and locks the file at path, which is empty if there was none. It tries for some time: Idle has the lock
+// for a moment, and another process may put a new file in the place of the one that was opened here.
 func openJournal(path string) (*os.File, error) {
-	f, err := own.Open(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o077)
-	if err != nil {
-		return nil, err
+	for tries := 0; ; tries++ {
+		f, err := own.Open(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o077)
+		if err != nil {
+			return nil, err
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			is, err1 := f.Stat()
+			now, err2 := os.Lstat(path)
+			if err1 == nil && err2 == nil && os.SameFile(is, now) {
+				return f, nil
+			}
+		}
+		if err := f.Close(); err != nil || tries == 20 {
+			return nil, errors.Join(errors.New("another process uses it"), err)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return nil, errors.Join(errors.New("another process uses it"), f.Close())
-	}
-	return f, nil
 }
 
 // readJournal returns the entries of f by slot, and f's head, which is nil if f is empty.
@@ -295,14 +312,19 @@ func replaceJournal(path string, head []byte, slots int, all map[int]journal.Ent
 		_ = os.Remove(next)
 		return nil, errors.Join(fmt.Errorf("no room for %d bytes: %w: make room, or name a file elsewhere with --journal", len(b), bare(err)), f.Close())
 	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+	if err := syncDir(path); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// syncDir puts the name of the file at path on the disk.
+func syncDir(path string) error {
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // take fills the slots in memory with what is on the disk.
@@ -432,8 +454,20 @@ func (s *journalSlot) read() (e journal.Entry, seq uint64, ok bool) {
 	return e, seq, seq&1 == 0 && s.seq.Load() == seq
 }
 
+// journalPatience is how long the end of a process waits for a disk that does not answer.
+const journalPatience = 5 * time.Second
+
 func (j *Journal) close() error {
 	close(j.end)
-	j.done.Wait()
-	return errors.Join(j.Err(), j.f.Close())
+	done := make(chan struct{})
+	go func() {
+		j.done.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return errors.Join(j.Err(), j.f.Close())
+	case <-time.After(j.patience):
+		return fmt.Errorf("%s: the disk has not written for %v: what it has of the journal is not known", j.f.Name(), j.patience)
+	}
 }

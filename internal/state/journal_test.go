@@ -216,3 +216,73 @@ func TestIdle(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// What is found in the file is on the disk before it counts: the process before may have been killed in front of its fdatasync.
+func TestJournalSyncsWhatItFinds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	var a arranged
+	s, j, err := journals(t, path, "one", 10, a.arrange)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitKept(t, j, 0, journal.Entry{1})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = NewJournals(path, false)
+	s.boot = func() ([]byte, error) { return []byte("one"), nil }
+	s.sync = func(*os.File) error { return errors.New("broken") }
+	if _, err := s.Open("box", 10, a.arrange); err == nil || !strings.Contains(err.Error(), "broken") {
+		t.Errorf("%v, want an error of the disk", err)
+	}
+}
+
+// A disk that does not answer holds no end up.
+func TestJournalOfADeadDisk(t *testing.T) {
+	var a arranged
+	s, j, err := journals(t, filepath.Join(t.TempDir(), "j"), "one", 10, a.arrange)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := j.(*Journal)
+	x.patience = 10 * time.Millisecond
+	hung, release := make(chan struct{}), make(chan struct{})
+	s.sync = func(*os.File) error { close(hung); <-release; return nil }
+	j.Keep(0, &journal.Entry{1})
+	<-hung
+	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "has not written") {
+		t.Errorf("%v", err)
+	}
+	close(release)
+}
+
+// Who opened a file that another process replaced meanwhile opens the new one.
+func TestJournalReplaced(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "j")
+	old, err := openJournal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		time.Sleep(30 * time.Millisecond)
+		f, _ := openJournal(path + ".new")
+		_, _ = f.WriteString("new")
+		_ = os.Rename(path+".new", path)
+		_ = f.Close()
+		time.Sleep(30 * time.Millisecond)
+		_ = old.Close()
+	}()
+	f, err := openJournal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if b, _ := os.ReadFile(path); string(b) != "new" {
+		t.Fatal("not replaced")
+	}
+	is, _ := f.Stat()
+	if now, _ := os.Stat(path); !os.SameFile(is, now) {
+		t.Error("the file that has no name any more was opened")
+	}
+}

@@ -10,12 +10,12 @@ type Entry [6]uint64
 // kernel. Arrange is called once in a process.
 type Arrange func(left []Entry, lost bool) (map[int]Entry, error)
 
-// Journal keeps entries on a disk, in slots numbered from 0. It never blocks its user. Only one goroutine at a time may
+// Journal keeps entries on a disk, in slots numbered from 0. Its methods never block. Only one goroutine at a time may
 // use a slot.
 type Journal interface {
 	// Keep stores e in a slot and reports whether it is on the disk. If it is not, the caller asks again later.
 	Keep(slot int, e *Entry) (durable bool)
-	// Drop frees a slot. It may be on the disk for some time more.
+	// Drop frees a slot. It may be on the disk for some time more, and for good after an error.
 	Drop(slot int)
 	// Err returns why nothing can be written any more, or nil. Keep returns false from then on for new entries.
 	Err() error
