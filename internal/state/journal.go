@@ -246,18 +246,24 @@ func openJournal(path string) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			is, err1 := f.Stat()
-			now, err2 := os.Lstat(path)
-			if err1 == nil && err2 == nil && os.SameFile(is, now) {
-				return f, nil
-			}
+		if lockJournal(f, path) {
+			return f, nil
 		}
 		if err := f.Close(); err != nil || tries == 20 {
 			return nil, errors.Join(errors.New("another process uses it"), err)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// lockJournal locks f for this process. It returns false if another process has f, or if f is not the file at path any more.
+func lockJournal(f *os.File, path string) bool {
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return false
+	}
+	is, err1 := f.Stat()
+	now, err2 := os.Lstat(path)
+	return err1 == nil && err2 == nil && os.SameFile(is, now)
 }
 
 // readJournal returns the entries of f by slot, and f's head, which is nil if f is empty.

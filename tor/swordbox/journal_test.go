@@ -85,6 +85,7 @@ func TestReboot(t *testing.T) {
 		none0(t, x.Out["b"])
 		none0(t, x.Out["a"])
 	}
+	r.Advance(time.Millisecond) // what came sooner may be the network's
 	x := r.Push("a", old)
 	none0(t, x.Out["b"])
 	if got, want := text(one(t, x.Out["a"])), text(a.response(hdr.Acknowledge, at, aeth(hdr.SynNAKRemoteOperation, 0), nil)); got != want {
@@ -166,6 +167,9 @@ func TestRebootIdle(t *testing.T) {
 		old := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
 		none0(t, r.Push("a", old).Out["b"])
 		x := r.Push("a", old)
+		none0(t, x.Out["a"]) // the network's copy
+		r.Advance(time.Millisecond)
+		x = r.Push("a", old)
 		none0(t, x.Out["b"])
 		if got, want := text(one(t, x.Out["a"])), text(a.response(hdr.Acknowledge, a.psn, aeth(hdr.SynNAKRemoteOperation, 0), nil)); got != want {
 			t.Fatalf("conns=%s: got %s, want %s", conns, got, want)
@@ -238,5 +242,38 @@ func TestReadDoesNotWaitForTheJournal(t *testing.T) {
 	b := one(t, r.Push("a", f).Out["b"])
 	if string(b) == string(f) {
 		t.Error("the server is not asked anew when the journal names the client")
+	}
+}
+
+// With a disk that is broken, a READ that nobody has answered is not done anew: its client's ends would come to count
+// differently without a name on the disk.
+func TestReadOfABrokenDisk(t *testing.T) {
+	r, _, d := journaling(t, nil)
+	a := r.join()
+	f := one(t, a.read(0x5000, 8).Out["b"])
+	one(t, a.answer(hdr.ReadRespOnly, nil, little(1)).Out["a"])
+	d.Broken = errors.New("input/output error")
+	for range 3 * mostReplays {
+		same(t, r.Push("a", f).Out["b"], f)
+	}
+	if n := r.box().recorded(); n != 0 {
+		t.Errorf("%d connections on record, which the disk does not name", n)
+	}
+}
+
+// The state was lost without a reboot: what the journal names is lost as after one.
+func TestStateLost(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	if err := r.Inst.Close(); err != nil {
+		t.Fatal(err)
+	}
+	clear(k.b)
+	r.Test = graphtest.New(t, d.Kind(k.kind()), r.args)
+	r.Advance(time.Millisecond)
+	none0(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+	if n := r.box().recorded(); n != 2 {
+		t.Errorf("%d connections on record, want 2", n)
 	}
 }

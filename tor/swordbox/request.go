@@ -52,7 +52,7 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 //
 //go:noinline
 func answerEnded(s *clientSide, fl *flow, x *packet.Buf, b []byte, psn uint32) {
-	if fl.lost != 0 && !fl.oldestAgain(psn) {
+	if fl.lost != 0 && !fl.oldestAgain(s.c.Now(), psn) {
 		s.c.Drop(x, reasonReset)
 		return
 	}
