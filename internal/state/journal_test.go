@@ -271,3 +271,34 @@ func TestJournalReplaced(t *testing.T) {
 		t.Error("the file that has no name any more was taken")
 	}
 }
+
+// A journal grows in use: what it had stays, and a process that has the first slots alone goes on.
+func TestJournalGrows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	var a arranged
+	s, j, err := journals(t, path, "one", 100, a.arrange)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, y, z := journal.Entry{1}, journal.Entry{2}, journal.Entry{3}
+	awaitKept(t, j, 99, x)
+	for _, slots := range []int{300, 50, 310} {
+		if more, err := s.Open("box", slots, nil); err != nil || more != j {
+			t.Fatal(more, err)
+		}
+	}
+	if !j.Keep(99, &x) {
+		t.Error("what was on the disk is not any more")
+	}
+	awaitKept(t, j, 250, y)
+	awaitKept(t, j, 309, z)
+	j.Drop(99)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, _, err = journals(t, path, "two", 310, a.arrange)
+	if err != nil || !maps.Equal(a.left, map[journal.Entry]bool{y: true, z: true}) {
+		t.Error(err, a)
+	}
+	_ = s.Close()
+}
