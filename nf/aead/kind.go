@@ -37,6 +37,7 @@ const (
 	reasonTooBig
 	reasonNoRoom
 	reasonExpired
+	reasonNotOnDisk
 	reasonUnprotected
 	reasonBadESP
 	reasonReplay
@@ -67,6 +68,7 @@ var reasons = [numReasons]counter.Def{
 	reasonTooBig:      {Name: "too-big", Help: "dropped: longer than mtu= when protected"},
 	reasonNoRoom:      {Name: "no-room", Help: "dropped: the port's buffers have no room for what is added"},
 	reasonExpired:     {Name: "expired", Help: "dropped: the SA has sent as many packets as it may (lifetime=): it needs a new key"},
+	reasonNotOnDisk:   {Name: "not-on-disk", Help: "dropped: the journal does not have numbers for more packets of the SA yet, or cannot be written (iv=sequence)"},
 	reasonUnprotected: {Name: "unprotected", Help: "dropped: not ESP, from a source that an SA covers (in=)"},
 	reasonBadESP:      {Name: "bad-esp", Help: "dropped: too short for ESP, or not a multiple of 4 bytes"},
 	reasonReplay:      {Name: "replay", Help: "dropped: the sequence number was received already, or is older than the window"},
