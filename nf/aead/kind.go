@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gaissmai/bart"
 
@@ -348,8 +349,17 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	if err != nil {
 		return nil, fmt.Errorf("aead: %w", err)
 	}
+	for range startPatience {
+		if st.ready(cfg.lifetime) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	return &App{store: st, cfg: cfg}, nil
 }
+
+// startPatience is for how many milliseconds a start waits for the journal, so that no packet is dropped for it.
+const startPatience = 200
 
 // Takes implements graph.Reconfigurer: all valid arguments can be taken without losing state.
 func (a *App) Takes(graph.Args) bool { return true }

@@ -290,6 +290,24 @@ func identityIn(e journal.Entry) (id identity) {
 	return id
 }
 
+// ready reports whether all outbound SAs have numbers on the disk.
+func (st *store) ready(lifetime uint64) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, s := range st.sas {
+		s.own()
+		if s.dir == outbound && s.disk.limit == 0 {
+			s.disk.ahead(s.seq, lifetime)
+		}
+		ok := s.dir == inbound || s.disk.limit != 0
+		s.release()
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
 // reserve is what the journal has of an SA. Of an outbound SA it has a number that no packet exceeds, so that the numbers
 // behind it are new after a reboot; of an inbound SA the highest number that was received some packets ago.
 type reserve struct {
