@@ -3,12 +3,15 @@ package swordbox
 import (
 	"errors"
 	"maps"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 func journaling(t *testing.T, args graph.Args) (*rig, *kept, *graphtest.Disk) {
@@ -275,5 +278,32 @@ func TestStateLost(t *testing.T) {
 	none0(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
 	if n := r.box().recorded(); n != 2 {
 		t.Errorf("%d connections on record, want 2", n)
+	}
+}
+
+// What the journal named comes on record in its server's place, once, and nowhere where there is no room.
+func TestBury(t *testing.T) {
+	g := geometry{conns: 2, window: 16, places: 2}
+	s := &shared{}
+	s.mem.b = make([]byte, g.at(g.places))
+	at := func(server byte, qpn uint32) identity {
+		return identity{client: conn.AddrFrom(netip.AddrFrom4([4]byte{10, 9, 0, 16})), server: conn.AddrFrom(netip.AddrFrom4([4]byte{10, 9, 0, server})), cqpn: qpn, sqpn: qpn}
+	}
+	for _, c := range []struct {
+		r    identity
+		want bool
+	}{{at(1, 5), true}, {at(2, 5), true}, {at(1, 6), true}, {at(1, 5), true}, {at(1, 7), false}, {at(3, 5), false}, {at(2, 6), true}} {
+		if got := s.bury(g, c.r); got != c.want {
+			t.Errorf("%v: %v, want %v", c.r, got, c.want)
+		}
+	}
+	var got []identity
+	for k := range g.places * g.conns {
+		var r identity
+		r.read(recordIn(s.mem.b, g, 0, k))
+		got = append(got, r)
+	}
+	if want := []identity{at(1, 5), at(1, 6), at(2, 5), at(2, 6)}; !slices.Equal(got, want) {
+		t.Errorf("on record: %v, want %v", got, want)
 	}
 }
