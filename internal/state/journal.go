@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,12 +27,13 @@ type Journals struct {
 	path  string
 	mkdir bool
 	boot  func() ([]byte, error)
+	sync  func(*os.File) error
 	open  map[string]*Journal
 }
 
 // NewJournals returns the journals at path. With mkdir the directory of path is made when the first one is opened.
 func NewJournals(path string, mkdir bool) *Journals {
-	return &Journals{path: path, mkdir: mkdir, boot: bootID, open: map[string]*Journal{}}
+	return &Journals{path: path, mkdir: mkdir, boot: bootID, sync: func(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }, open: map[string]*Journal{}}
 }
 
 // bootID returns the number of this boot of the machine. Containers of one machine have the same one.
@@ -47,16 +49,14 @@ func (s *Journals) Open(app string, slots int, arrange journal.Arrange) (journal
 		path += "." + strings.ReplaceAll(app, "/", ".")
 	}
 	if j := s.open[path]; j != nil {
-		if j.app == app && len(j.slots) == slots {
-			return j, nil // the app starts anew in a running graph
-		}
 		if j.app != app {
 			return nil, fmt.Errorf("--journal %s: it is %s's already: run %s as another instance", path, j.app, app)
 		}
-		if err := j.close(); err != nil {
+		// The app starts anew in a running graph, or the start is refused, and the app goes on as it was.
+		if err := j.grow(slots); err != nil {
 			return nil, fmt.Errorf("--journal %s: %w", path, bare(err))
 		}
-		delete(s.open, path)
+		return j, nil
 	}
 	j, err := s.start(path, app, slots, arrange)
 	if err != nil {
@@ -86,19 +86,78 @@ func (s *Journals) Close() error {
 type Journal struct {
 	app   string
 	f     *os.File
-	slots []journalSlot
-	dirty []atomic.Uint64 // a bit for each slot that is not written as it is
+	head  func(slots int) []byte
+	parts atomic.Pointer[[]*journalPart]
 	bell  chan struct{}
 	end   chan struct{}
 	done  sync.WaitGroup
 	why   atomic.Pointer[error]
 	sync  func() error // fdatasync
+	// patience is journalPatience, less in tests.
+	patience time.Duration
 }
 
 // journalSlot is a slot in memory. Its app stores, and the journal's goroutine reads: seq is odd while the app stores.
 type journalSlot struct {
 	seq, durable atomic.Uint64 // durable is the value of seq whose entry is on the disk
 	e            [len(journal.Entry{})]atomic.Uint64
+}
+
+// journalPart has slots in a row. The first part has those that the journal began with, another one those that came when the
+// journal grew.
+type journalPart struct {
+	first int // number of the first slot
+	slots []journalSlot
+	dirty []atomic.Uint64 // a bit for each slot that is not written as it is
+}
+
+func newPart(first, n int) *journalPart {
+	return &journalPart{first, make([]journalSlot, n), make([]atomic.Uint64, (n+63)/64)}
+}
+
+// part returns the part that has slot i.
+func (j *Journal) part(i int) *journalPart {
+	all := *j.parts.Load()
+	k := len(all) - 1
+	for all[k].first > i {
+		k--
+	}
+	return all[k]
+}
+
+func (j *Journal) slot(i int) *journalSlot {
+	p := j.part(i)
+	return &p.slots[i-p.first]
+}
+
+// len returns the number of slots.
+func (j *Journal) len() int {
+	all := *j.parts.Load()
+	p := all[len(all)-1]
+	return p.first + len(p.slots)
+}
+
+// grow makes room for slots, while the journal is in use. What is on the disk stays where it is.
+func (j *Journal) grow(slots int) error {
+	n := j.len()
+	if slots <= n {
+		return nil
+	}
+	if _, err := j.f.WriteAt(make([]byte, (slots-n)*journalSlotB), int64(journalHead+n*journalSlotB)); err != nil {
+		return err
+	}
+	if err := j.f.Sync(); err != nil {
+		return err
+	}
+	if _, err := j.f.WriteAt(j.head(slots), 0); err != nil { // what says so lies in one sector
+		return err
+	}
+	if err := j.f.Sync(); err != nil {
+		return err
+	}
+	all := append(slices.Clone(*j.parts.Load()), newPart(n, slots-n))
+	j.parts.Store(&all)
+	return nil
 }
 
 const (
@@ -114,7 +173,7 @@ const (
 func Idle(dir string) (lines []string) {
 	all, _ := filepath.Glob(filepath.Join(dir, "*.journal*"))
 	for _, path := range all {
-		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			continue
 		}
@@ -195,23 +254,35 @@ func (s *Journals) start(path, app string, slots int, arrange journal.Arrange) (
 			_ = f.Close()
 		}
 	}()
-	j := &Journal{app: app, f: f, slots: make([]journalSlot, slots), dirty: make([]atomic.Uint64, (slots+63)/64), bell: make(chan struct{}, 1), end: make(chan struct{})}
+	j := &Journal{app: app, f: f, head: func(n int) []byte { return journalHeadOf(boot, n, app) }, bell: make(chan struct{}, 1), end: make(chan struct{}), patience: journalPatience}
+	j.parts.Store(&[]*journalPart{newPart(0, slots)})
 	left, head, err := readJournal(f, app)
 	if err != nil {
 		return nil, err
 	}
+	lost := head != nil && !bytes.Equal(head[16:80], journalHeadOf(boot, slots, app)[16:80])
+	var was []journal.Entry
+	for _, e := range left {
+		was = append(was, e)
+	}
+	all, err := arrange(was, lost)
+	if err != nil {
+		return nil, err
+	}
 	if head != nil && bytes.Equal(head, journalHeadOf(boot, slots, app)) {
-		j.take(left)
-	} else {
-		lost := head != nil && !bytes.Equal(head[16:80], journalHeadOf(boot, slots, app)[16:80])
-		var was []journal.Entry
-		for _, e := range left {
-			was = append(was, e)
-		}
-		all, err := arrange(was, lost)
-		if err != nil {
+		// What the process before wrote may be in the kernel's memory alone, and so may the name of its file.
+		if err := errors.Join(s.sync(f), syncDir(path)); err != nil {
 			return nil, err
 		}
+		j.take(left)
+		for i := range slots {
+			if e := all[i]; e == (journal.Entry{}) {
+				j.Drop(i)
+			} else {
+				j.Keep(i, &e)
+			}
+		}
+	} else {
 		if j.f, err = replaceJournal(path, journalHeadOf(boot, slots, app), slots, all); err != nil {
 			return nil, err
 		}
@@ -219,21 +290,37 @@ func (s *Journals) start(path, app string, slots int, arrange journal.Arrange) (
 		f = j.f
 		j.take(all)
 	}
-	j.sync = func() error { return unix.Fdatasync(int(j.f.Fd())) }
+	j.sync = func() error { return s.sync(j.f) }
 	j.done.Go(j.write)
 	return j, nil
 }
 
-// openJournal opens and locks the file at path, which is empty if there was none.
+// openJournal opens and locks the file at path, which is empty if there was none. It tries for some time: Idle has the lock
+// for a moment, and another process may put a new file in the place of the one that was opened here.
 func openJournal(path string) (*os.File, error) {
-	f, err := own.Open(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o077)
-	if err != nil {
-		return nil, err
+	for tries := 0; ; tries++ {
+		f, err := own.Open(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o077)
+		if err != nil {
+			return nil, err
+		}
+		if lockJournal(f, path) {
+			return f, nil
+		}
+		if err := f.Close(); err != nil || tries == 20 {
+			return nil, errors.Join(errors.New("another process uses it"), err)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// lockJournal locks f for this process. It returns false if another process has f, or if f is not the file at path any more.
+func lockJournal(f *os.File, path string) bool {
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return nil, errors.Join(errors.New("another process uses it"), f.Close())
+		return false
 	}
-	return f, nil
+	is, err1 := f.Stat()
+	now, err2 := os.Lstat(path)
+	return err1 == nil && err2 == nil && os.SameFile(is, now)
 }
 
 // readJournal returns the entries of f by slot, and f's head, which is nil if f is empty.
@@ -243,14 +330,14 @@ func readJournal(f *os.File, app string) (left map[int]journal.Entry, head []byt
 	case err != nil || len(b) == 0:
 		return nil, nil, err
 	case len(b) < journalHead || string(b[:16]) != journalMagic || binary.LittleEndian.Uint64(b[journalSum:]) != journalCheck(b[:journalSum]) ||
-		uint64(len(b)) != journalHead+journalSlotB*binary.LittleEndian.Uint64(b[80:]):
+		uint64(len(b)) < journalHead+journalSlotB*binary.LittleEndian.Uint64(b[80:]): // there is more after a grow that failed
 		return nil, nil, fmt.Errorf("it is no journal of quillon, or damaged: end the connections of %s's clients, remove the file, and start again", app)
 	}
 	if was, _, _ := bytes.Cut(b[88:journalSum], []byte{0}); string(was) != app {
 		return nil, nil, fmt.Errorf("it is the journal of %s, not of %s: give another file", was, app)
 	}
 	left = map[int]journal.Entry{}
-	for i := range (len(b) - journalHead) / journalSlotB {
+	for i := range int(binary.LittleEndian.Uint64(b[80:])) {
 		e, ok := decodeSlot(b[journalHead+journalSlotB*i:][:journalSlotB], i)
 		if !ok {
 			return nil, nil, fmt.Errorf("entry %d is damaged, and it is not known whose it was: end the connections of %s's clients, remove the file, and start again", i, app)
@@ -288,28 +375,33 @@ func replaceJournal(path string, head []byte, slots int, all map[int]journal.Ent
 		_ = os.Remove(next)
 		return nil, errors.Join(fmt.Errorf("no room for %d bytes: %w: make room, or name a file elsewhere with --journal", len(b), bare(err)), f.Close())
 	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+	if err := syncDir(path); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// syncDir puts the name of the file at path on the disk.
+func syncDir(path string) error {
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // take fills the slots in memory with what is on the disk.
 func (j *Journal) take(all map[int]journal.Entry) {
 	for i, e := range all {
 		for k, v := range e {
-			j.slots[i].e[k].Store(v)
+			j.slot(i).e[k].Store(v)
 		}
 	}
 }
 
 // Keep implements journal.Journal.
 func (j *Journal) Keep(i int, e *journal.Entry) bool {
-	s := &j.slots[i]
+	s := j.slot(i)
 	if s.is(e) {
 		return s.durable.Load() == s.seq.Load()
 	}
@@ -323,7 +415,7 @@ func (j *Journal) Keep(i int, e *journal.Entry) bool {
 
 // Drop implements journal.Journal.
 func (j *Journal) Drop(i int) {
-	if e := (journal.Entry{}); !j.slots[i].is(&e) {
+	if e := (journal.Entry{}); !j.slot(i).is(&e) {
 		j.put(i, &e)
 	}
 }
@@ -338,13 +430,15 @@ func (s *journalSlot) is(e *journal.Entry) bool {
 }
 
 func (j *Journal) put(i int, e *journal.Entry) {
-	s := &j.slots[i]
+	p := j.part(i)
+	s := &p.slots[i-p.first]
 	s.seq.Add(1)
 	for k := range e {
 		s.e[k].Store(e[k])
 	}
 	s.seq.Add(1)
-	j.dirty[i/64].Or(1 << (i % 64))
+	i -= p.first
+	p.dirty[i/64].Or(1 << (i % 64))
 }
 
 // Err implements journal.Journal.
@@ -375,33 +469,15 @@ func (j *Journal) write() {
 // flush writes the slots that have changed, and waits until they are on the disk. After an error nothing is written any
 // more: nobody can know what is on the disk then.
 func (j *Journal) flush() {
-	type written struct {
-		i   int
-		seq uint64
-	}
-	var all []written
-	var b [journalSlotB]byte
 	if j.why.Load() != nil {
 		return
 	}
-	for w := range j.dirty {
-		bits := j.dirty[w].Swap(0)
-		for k := range 64 {
-			if bits>>k&1 == 0 {
-				continue
-			}
-			i := 64*w + k
-			e, seq, ok := j.slots[i].read()
-			if !ok { // the app is storing to it: the next time
-				j.dirty[w].Or(1 << k)
-				continue
-			}
-			encodeSlot(b[:], i, &e)
-			if _, err := j.f.WriteAt(b[:], int64(journalHead+journalSlotB*i)); err != nil {
-				j.why.Store(&err)
-				return
-			}
-			all = append(all, written{i, seq})
+	var all []written
+	for _, p := range *j.parts.Load() {
+		var err error
+		if all, err = p.write(j.f, all); err != nil {
+			j.why.Store(&err)
+			return
 		}
 	}
 	if len(all) == 0 {
@@ -412,8 +488,40 @@ func (j *Journal) flush() {
 		return
 	}
 	for _, x := range all {
-		j.slots[x.i].durable.Store(x.seq)
+		x.slot.durable.Store(x.seq)
 	}
+}
+
+// written is a slot that was written to the file, with the entry of a seq.
+type written struct {
+	slot *journalSlot
+	seq  uint64
+}
+
+// write writes the slots of p that have changed to f, and appends them to all.
+func (p *journalPart) write(f *os.File, all []written) ([]written, error) {
+	var b [journalSlotB]byte
+	for w := range p.dirty {
+		bits := p.dirty[w].Swap(0)
+		for k := range 64 {
+			if bits>>k&1 == 0 {
+				continue
+			}
+			s := &p.slots[64*w+k]
+			e, seq, ok := s.read()
+			if !ok { // the app is storing to it: the next time
+				p.dirty[w].Or(1 << k)
+				continue
+			}
+			i := p.first + 64*w + k
+			encodeSlot(b[:], i, &e)
+			if _, err := f.WriteAt(b[:], int64(journalHead+journalSlotB*i)); err != nil {
+				return all, err
+			}
+			all = append(all, written{s, seq})
+		}
+	}
+	return all, nil
 }
 
 // read returns the entry of s and the seq that it belongs to, or false if the app stores to s meanwhile.
@@ -425,8 +533,20 @@ func (s *journalSlot) read() (e journal.Entry, seq uint64, ok bool) {
 	return e, seq, seq&1 == 0 && s.seq.Load() == seq
 }
 
+// journalPatience is how long the end of a process waits for a disk that does not answer.
+const journalPatience = 5 * time.Second
+
 func (j *Journal) close() error {
 	close(j.end)
-	j.done.Wait()
-	return errors.Join(j.Err(), j.f.Close())
+	done := make(chan struct{})
+	go func() {
+		j.done.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return errors.Join(j.Err(), j.f.Close())
+	case <-time.After(j.patience):
+		return fmt.Errorf("%s: the disk has not written for %v: what it has of the journal is not known", j.f.Name(), j.patience)
+	}
 }

@@ -25,12 +25,12 @@ func journals(t *testing.T, path, boot string, slots int, arrange journal.Arrang
 
 // arranged keeps what an arrange is given, and puts it into the first slots.
 type arranged struct {
-	called, lost bool
-	left         map[journal.Entry]bool
+	lost bool
+	left map[journal.Entry]bool
 }
 
 func (a *arranged) arrange(left []journal.Entry, lost bool) (map[int]journal.Entry, error) {
-	*a = arranged{true, lost, map[journal.Entry]bool{}}
+	*a = arranged{lost, map[journal.Entry]bool{}}
 	all := map[int]journal.Entry{}
 	for i, e := range left {
 		a.left[e], all[i] = true, e
@@ -78,8 +78,8 @@ func TestJournal(t *testing.T) {
 		}
 	}
 	a = arranged{}
-	if s, _, err = journals(t, path, "two", 50, a.arrange); err != nil || a.called {
-		t.Fatal("the same boot began anew", err)
+	if s, _, err = journals(t, path, "two", 50, a.arrange); err != nil || a.lost || len(a.left) != 2 {
+		t.Fatal("the same boot lost something", err, a)
 	}
 	_ = s.Close()
 	if err := os.WriteFile(path, killed, 0o600); err != nil {
@@ -215,4 +215,90 @@ func TestIdle(t *testing.T) {
 	if got := Idle(dir); len(got) != 1 || !strings.HasPrefix(got[0], path+" has 1 entries of box,") {
 		t.Errorf("%q", got)
 	}
+}
+
+// What is found in the file is on the disk before it counts: the process before may have been killed in front of its fdatasync.
+func TestJournalSyncsWhatItFinds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	var a arranged
+	s, j, err := journals(t, path, "one", 10, a.arrange)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitKept(t, j, 0, journal.Entry{1})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = NewJournals(path, false)
+	s.boot = func() ([]byte, error) { return []byte("one"), nil }
+	s.sync = func(*os.File) error { return errors.New("broken") }
+	if _, err := s.Open("box", 10, a.arrange); err == nil || !strings.Contains(err.Error(), "broken") {
+		t.Errorf("%v, want an error of the disk", err)
+	}
+}
+
+// A disk that does not answer holds no end up.
+func TestJournalOfADeadDisk(t *testing.T) {
+	var a arranged
+	s, j, err := journals(t, filepath.Join(t.TempDir(), "j"), "one", 10, a.arrange)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := j.(*Journal)
+	x.patience = 10 * time.Millisecond
+	hung, release := make(chan struct{}), make(chan struct{})
+	s.sync = func(*os.File) error { close(hung); <-release; return nil }
+	j.Keep(0, &journal.Entry{1})
+	<-hung
+	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "has not written") {
+		t.Errorf("%v", err)
+	}
+	close(release)
+}
+
+// A file that another process replaced after it was opened here is not the journal.
+func TestJournalReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := errors.Join(os.WriteFile(path+".new", []byte("new"), 0o600), os.Rename(path+".new", path)); err != nil {
+		t.Fatal(err)
+	}
+	if lockJournal(f, path) {
+		t.Error("the file that has no name any more was taken")
+	}
+}
+
+// A journal grows in use: what it had stays, and a process that has the first slots alone goes on.
+func TestJournalGrows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	var a arranged
+	s, j, err := journals(t, path, "one", 100, a.arrange)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, y, z := journal.Entry{1}, journal.Entry{2}, journal.Entry{3}
+	awaitKept(t, j, 99, x)
+	for _, slots := range []int{300, 50, 310} {
+		if more, err := s.Open("box", slots, nil); err != nil || more != j {
+			t.Fatal(more, err)
+		}
+	}
+	if !j.Keep(99, &x) {
+		t.Error("what was on the disk is not any more")
+	}
+	awaitKept(t, j, 250, y)
+	awaitKept(t, j, 309, z)
+	j.Drop(99)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, _, err = journals(t, path, "two", 310, a.arrange)
+	if err != nil || !maps.Equal(a.left, map[journal.Entry]bool{y: true, z: true}) {
+		t.Error(err, a)
+	}
+	_ = s.Close()
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/hex"
+	"errors"
 	"maps"
 	"net/netip"
 	"os"
@@ -374,6 +375,72 @@ func TestMemory(t *testing.T) {
 		}
 		if _, why := only(t, y.Push("b", wire), "a"); why != "opened" {
 			t.Errorf("process %d: %s", n, why)
+		}
+	}
+}
+
+// TestReboot: after a reboot an SA goes on behind all numbers that it may have sent, also with a disk that is slow, and
+// refuses most of what it has received.
+func TestReboot(t *testing.T) {
+	near, far := ends(t)
+	n, f := graphtest.NewDisk(), graphtest.NewDisk()
+	kept := func(d *graphtest.Disk, args graph.Args) *graphtest.Test {
+		var mem []byte
+		d.Reboot()
+		return graphtest.NewKept(t, d.Kind(*Kind()), args, graphtest.Start, &mem)
+	}
+	var first []byte
+	highest := uint32(0)
+	for k := range 3 {
+		n.Busy = k == 2
+		x, y := kept(n, near), kept(f, far)
+		if k > 0 {
+			if why := dropped(t, y.Push("b", first)); why != "replay" {
+				t.Errorf("a packet of the first boot: %s", why)
+			}
+		}
+		for i := range 5 {
+			n.Busy = k == 2 && i < 3
+			got := x.Push("a", unhex(t, goldPlain))
+			if len(got.Out["b"]) == 0 {
+				if why := dropped(t, got); why != "not-on-disk" || !n.Busy {
+					t.Errorf("dropped: %s", why)
+				}
+				continue
+			}
+			wire, _ := only(t, got, "b")
+			if seq := be.Uint32(wire[38:]); seq <= highest {
+				t.Fatalf("boot %d sends number %d, after %d", k, seq, highest)
+			} else {
+				highest = seq
+			}
+			if first == nil {
+				first = wire
+			}
+			if _, why := only(t, y.Push("b", wire), "a"); why != "opened" {
+				t.Errorf("boot %d: %s", k, why)
+			}
+		}
+	}
+}
+
+// TestSlowDisk: a new SA sends nothing before its numbers are reserved. With a disk that is broken it goes on where nonces
+// do not repeat.
+func TestSlowDisk(t *testing.T) {
+	near, _ := ends(t)
+	for iv, want := range map[string]int{"random": 1, "sequence": 0} {
+		d := graphtest.NewDisk()
+		d.Busy = true
+		var mem []byte
+		args := maps.Clone(near)
+		args["iv"] = iv
+		x := graphtest.NewKept(t, d.Kind(*Kind()), args, graphtest.Start, &mem)
+		if why := dropped(t, x.Push("a", unhex(t, goldPlain))); why != "not-on-disk" {
+			t.Errorf("iv=%s: %s", iv, why)
+		}
+		d.Broken = errors.New("input/output error")
+		if n := len(x.Push("a", unhex(t, goldPlain)).Out["b"]); n != want {
+			t.Errorf("iv=%s: %d packets with a broken disk, want %d", iv, n, want)
 		}
 	}
 }
@@ -748,13 +815,14 @@ func (a *App) covers(dst netip.Addr) bool {
 // twice.
 func TestTurns(t *testing.T) {
 	const workers, numbers = 4, 2000
-	s := &sa{shared: true, win: window{size: MaxWindow}}
+	s := &sa{shared: true, win: window{size: MaxWindow}, disk: noReserve}
 	sent, received := make([][]uint64, workers), make([]int, workers)
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
 			for n := range uint32(numbers) {
-				sent[w] = append(sent[w], s.next(1, workers*numbers))
+				seq, _ := s.next(1, workers*numbers)
+				sent[w] = append(sent[w], seq)
 				if seq, ok := s.expect(n + 1); ok {
 					if n%64 == 0 {
 						runtime.Gosched()
@@ -768,7 +836,7 @@ func TestTurns(t *testing.T) {
 	}
 	wg.Wait()
 	all := slices.Sorted(slices.Values(slices.Concat(sent...)))
-	if len(slices.Compact(all)) != workers*numbers || all[0] != 1 || s.next(1, workers*numbers) != 0 {
+	if seq, why := s.next(1, workers*numbers); len(slices.Compact(all)) != workers*numbers || all[0] != 1 || seq != 0 || why != reasonExpired {
 		t.Errorf("%d numbers from %d", len(all), all[0])
 	}
 	sum := 0

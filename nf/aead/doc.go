@@ -29,6 +29,9 @@
 //   - env.Memory, where there is one, keeps each SA's number from before the packet
 //     leaves: the next process goes on behind it. The numbers that were received are kept as well,
 //     so that no packet from before is believed again.
+//   - A journal, where there is one (env.Journal), has a higher number than each SA sends, and the number
+//     that it had received some packets ago: a reboot takes some numbers from an SA, and what its peer takes
+//     for new is new. Up to 16,384 packets that were received just before a reboot may be believed again after it.
 //   - The IV, which makes the nonce with the key's salt, counts from a random
 //     64-bit number drawn for each SA at its making (iv=random), so that even
 //     without that memory two runs' nonces of n packets meet with a probability of

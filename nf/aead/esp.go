@@ -170,7 +170,7 @@ func (a *App) protect(c *graph.Ctx, f *packet.Buf) graph.Reason {
 	}
 	why, seq := reasonNoRoom, uint64(0)
 	if b, ok = f.Append(tail); ok {
-		why, seq = reasonExpired, s.next(n, a.cfg.lifetime)
+		seq, why = s.next(n, a.cfg.lifetime)
 	}
 	if seq == 0 { // who looks at what is dropped sees it as it came
 		f.SetFrame(int(f.Off())+grow, was)

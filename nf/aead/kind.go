@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gaissmai/bart"
 
@@ -37,6 +38,7 @@ const (
 	reasonTooBig
 	reasonNoRoom
 	reasonExpired
+	reasonNotOnDisk
 	reasonUnprotected
 	reasonBadESP
 	reasonReplay
@@ -67,6 +69,7 @@ var reasons = [numReasons]counter.Def{
 	reasonTooBig:      {Name: "too-big", Help: "dropped: longer than mtu= when protected"},
 	reasonNoRoom:      {Name: "no-room", Help: "dropped: the port's buffers have no room for what is added"},
 	reasonExpired:     {Name: "expired", Help: "dropped: the SA has sent as many packets as it may (lifetime=): it needs a new key"},
+	reasonNotOnDisk:   {Name: "not-on-disk", Help: "dropped: the journal does not have numbers for more packets of the SA yet, or cannot be written (iv=sequence)"},
 	reasonUnprotected: {Name: "unprotected", Help: "dropped: not ESP, from a source that an SA covers (in=)"},
 	reasonBadESP:      {Name: "bad-esp", Help: "dropped: too short for ESP, or not a multiple of 4 bytes"},
 	reasonReplay:      {Name: "replay", Help: "dropped: the sequence number was received already, or is older than the window"},
@@ -346,8 +349,17 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	if err != nil {
 		return nil, fmt.Errorf("aead: %w", err)
 	}
+	for range startPatience {
+		if st.ready(cfg.lifetime) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	return &App{store: st, cfg: cfg}, nil
 }
+
+// startPatience is for how many milliseconds a start waits for the journal, so that no packet is dropped for it.
+const startPatience = 200
 
 // Takes implements graph.Reconfigurer: all valid arguments can be taken without losing state.
 func (a *App) Takes(graph.Args) bool { return true }

@@ -11,12 +11,14 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/journal"
 )
 
 var be = binary.BigEndian
@@ -56,6 +58,7 @@ type sa struct {
 	seq      uint64 // outbound: the last number used
 	win      window // inbound
 	kept     []byte // where the number is kept beyond the process; nil: nowhere
+	disk     reserve
 	packets  uint64
 	bytes    uint64 // of ESP payload data
 	replayed uint64
@@ -74,11 +77,16 @@ func (s *sa) release() {
 	}
 }
 
-// next returns the sequence number of another packet, of n bytes, or 0 if the SA has sent lifetime packets.
-func (s *sa) next(n int, lifetime uint64) uint64 {
+// next returns the sequence number of another packet, of n bytes, or 0 and the reason why there is none.
+func (s *sa) next(n int, lifetime uint64) (seq uint64, why graph.Reason) {
 	s.own()
-	seq := uint64(0)
-	if s.seq < lifetime {
+	if s.seq >= s.disk.low {
+		s.disk.ahead(s.seq, lifetime)
+	}
+	why = reasonExpired
+	if s.seq >= s.disk.limit {
+		why = reasonNotOnDisk
+	} else if s.seq < lifetime {
 		s.seq++
 		seq = s.seq
 		s.packets++
@@ -88,7 +96,7 @@ func (s *sa) next(n int, lifetime uint64) uint64 {
 		}
 	}
 	s.release()
-	return seq
+	return seq, why
 }
 
 // expect returns the whole sequence number (64 bits with esn=) of a received packet before that is authenticated,
@@ -118,6 +126,9 @@ func (s *sa) accept(seq uint64, n int) bool {
 		s.bytes += uint64(n)
 		if s.kept != nil {
 			be.PutUint64(s.kept, s.win.top)
+		}
+		if s.win.top >= s.disk.low {
+			s.disk.received(s.win.top)
 		}
 	} else {
 		s.replayed++
@@ -225,6 +236,8 @@ type store struct {
 	mu     sync.Mutex
 	sas    map[identity]*sa
 	mem    []byte
+	disk   journal.Journal // rows of mem, in slots of the same numbers; nil: none
+	limits []uint64        // what disk had of each row at the start
 	err    error
 }
 
@@ -235,7 +248,106 @@ func openStore(env graph.Env, keep bool) *store {
 			st.err = fmt.Errorf("%w; or keep=off, with new keys at every start", st.err)
 		}
 	}
+	if st.mem != nil && st.err == nil && env.Journal != nil && !env.Asked {
+		st.disk, st.err = env.Journal(MaxSAs, st.arrange)
+	}
 	return st
+}
+
+// arrange puts the numbers of the journal into the memory where that is lost, and returns what the journal is to have.
+func (st *store) arrange(left []journal.Entry, lost bool) (map[int]journal.Entry, error) {
+	limits, all := map[identity]uint64{}, map[int]journal.Entry{}
+	for _, e := range left {
+		id := identityIn(e)
+		limits[id] = e[2]
+		row := st.row(id)
+		if row == nil {
+			return nil, fmt.Errorf("no room to keep the numbers of %d SAs: remove the journal once none of their keys is in use", len(left))
+		}
+		if lost || identity(row) == (identity{}) {
+			copy(row, id[:])
+			be.PutUint64(row[len(id):], max(e[2], be.Uint64(row[len(id):])))
+		}
+	}
+	st.limits = make([]uint64, MaxSAs)
+	for i := range st.limits {
+		row := st.mem[i*rowLen:][:rowLen]
+		if id := identity(row); id != (identity{}) {
+			st.limits[i] = max(limits[id], be.Uint64(row[len(id):]))
+			all[i] = id.onDisk(st.limits[i])
+		}
+	}
+	return all, nil
+}
+
+func (id identity) onDisk(number uint64) journal.Entry {
+	return journal.Entry{be.Uint64(id[:]), be.Uint64(id[8:]), number, 1}
+}
+
+func identityIn(e journal.Entry) (id identity) {
+	be.PutUint64(id[:], e[0])
+	be.PutUint64(id[8:], e[1])
+	return id
+}
+
+// ready reports whether all outbound SAs have numbers on the disk.
+func (st *store) ready(lifetime uint64) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, s := range st.sas {
+		s.own()
+		if s.dir == outbound && s.disk.limit == 0 {
+			s.disk.ahead(s.seq, lifetime)
+		}
+		ok := s.dir == inbound || s.disk.limit != 0
+		s.release()
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// reserve is what the journal has of an SA. Of an outbound SA it has a number that no packet exceeds, so that the numbers
+// behind it are new after a reboot; of an inbound SA the highest number that was received some packets ago.
+type reserve struct {
+	journal journal.Journal
+	id      identity
+	slot    int
+	asked   uint64 // the number that the journal was given
+	limit   uint64 // outbound: the number that is on the disk
+	low     uint64 // from this number on the journal has to be given another one
+	random  bool   // iv=random
+}
+
+// noReserve is the reserve of an SA without a journal.
+var noReserve = reserve{limit: math.MaxUint64, low: math.MaxUint64}
+
+const (
+	mostAhead = 1 << 20 // numbers that a reboot takes from an outbound SA at most
+	behind    = 1 << 14 // packets that an inbound SA receives until the journal is given its number
+)
+
+// ahead reserves more numbers for an SA whose last one is seq.
+func (r *reserve) ahead(seq, lifetime uint64) {
+	more := min(mostAhead, max(64, lifetime/256))
+	if r.asked < seq || r.asked-seq <= more/2 {
+		r.asked = seq + more
+	}
+	e := r.id.onDisk(r.asked)
+	switch {
+	case r.journal.Keep(r.slot, &e):
+		r.limit, r.low = r.asked, r.asked-more/2
+	case r.journal.Err() != nil && r.random: // nonces do not repeat all the same
+		r.limit, r.low = math.MaxUint64, math.MaxUint64
+	}
+}
+
+// received tells the journal the highest number that was received. The disk may have it later.
+func (r *reserve) received(top uint64) {
+	e := r.id.onDisk(top)
+	r.journal.Keep(r.slot, &e)
+	r.low = top + behind
 }
 
 // row returns the row of an SA, or a free row if the SA has none, or nil if no row is free.
@@ -271,7 +383,7 @@ func (st *store) get(d direction, spi uint32, k keymat, cfg *config) (*sa, error
 	if err != nil {
 		return nil, err
 	}
-	s := &sa{spi: spi, dir: d, gcm: gcm, esn: cfg.esn, shared: st.shared, win: window{size: uint64(cfg.window)}}
+	s := &sa{spi: spi, dir: d, gcm: gcm, esn: cfg.esn, shared: st.shared, win: window{size: uint64(cfg.window)}, disk: noReserve}
 	copy(s.salt[:], k[len(k)-saltLen:])
 	if cfg.randomIV {
 		var b [8]byte
@@ -289,6 +401,13 @@ func (st *store) get(d direction, spi uint32, k keymat, cfg *config) (*sa, error
 			s.seq = n
 		} else if n > 0 {
 			s.win.resume(n)
+		}
+		if st.disk != nil {
+			slot := (cap(st.mem) - cap(row)) / rowLen
+			s.disk = reserve{journal: st.disk, id: id, slot: slot, asked: st.limits[slot], random: cfg.randomIV}
+			if d == outbound {
+				s.disk.ahead(s.seq, cfg.lifetime)
+			}
 		}
 	}
 	st.sas[id] = s

@@ -1,7 +1,6 @@
 package fence
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -34,6 +33,7 @@ const (
 	ctrAsked
 	ctrRefused
 	ctrCookies
+	ctrPassing
 	numCounters
 )
 
@@ -41,6 +41,7 @@ var counters = [numCounters]counter.Def{
 	ctrEntries: {Name: "entries", Help: "clients that are shut out now, or parts of what they could reach"},
 	ctrAsked:   {Name: "asked", Help: "requests of clients that another one be shut out, which were done"},
 	ctrRefused: {Name: "refused", Help: "such requests that were not: of one that was not seen to write there, no room, or nonsense"},
+	ctrPassing: {Name: "not-on-disk", Help: "clients that are shut out now, but would not be after a reboot: the journal does not name them yet, or cannot be written"},
 	ctrCookies: {Name: "cookies", Help: "such requests that were answered with a cookie, which has to come back"},
 }
 
@@ -123,7 +124,8 @@ clients' side, or alone:
   quillon table insert fence.fence hdr.ipv4.src=10.0.0.1 hdr.ipv4.dst=10.0.0.9 hdr.bth.dst_qp=0x11 hdr.reth.rkey=0 shut
   quillon table show fence.held
 
-Entries are kept beside the state file (run --state) and in force again after a crash.
+Entries are kept beside the state file (run --state) and in force again after a crash, and
+beside the journal (run --journal), after a reboot of the machine.
 While no process is there, the kernel drops frames to queue pairs that entries name.
 RoCEv2 over IPv4 is looked at, of all transports, and the first IP fragments of such; datagrams (UD) pass, so that a
 client that has noticed can connect anew. Of XRC, DC and fragments no R_Key is read: each entry of that client and server means them.`,
@@ -146,13 +148,8 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	h := env.Share(func() any {
 		return newHeld()
 	}).(*held)
-	if h.mem == nil && env.Memory != nil && !env.Asked {
-		if h.mem, err = env.Memory(memLen); err != nil {
-			return nil, err
-		}
-		if m := binary.LittleEndian.Uint64(h.mem); m != 0 && m != memMagic {
-			return nil, errFormat
-		}
+	if err := h.open(env); err != nil {
+		return nil, err
 	}
 	if !env.Asked {
 		h.settle.Store(int64(s.settle))
@@ -227,6 +224,7 @@ func (a *app) Tick(c *graph.Ctx) clock.Time {
 	}
 	all, _ := a.held.list()
 	c.Set(ctrEntries, uint64(len(all)))
+	c.Set(ctrPassing, uint64(a.held.notOnDisk()))
 	for range min(len(all), atOnce) {
 		if a.next++; a.next >= len(all) {
 			a.next = 0
@@ -421,6 +419,10 @@ func (a *app) decide(c *graph.Ctx, private []byte, asker right) (told []byte, as
 	settled, ok := a.held.shutOut(e, keys, now, a.settle)
 	if !ok {
 		return []byte("no room for another fence"), ctrRefused
+	}
+	var of [hdr.FenceKeys]entry
+	if !a.held.endures(named(of[:0], e, keys)...) {
+		return []byte("the disk does not name the client yet: ask again"), ctrRefused
 	}
 	if e.qpn != 0 {
 		_ = c.Bind(port.QueuePair{Addr: e.server, QPN: e.qpn}, true)

@@ -477,3 +477,79 @@ func TestBoundBefore(t *testing.T) {
 		t.Error("a version that noted no lifted ones has left it")
 	}
 }
+
+// rebooted starts a fence after the machine was started anew, with the journal on d.
+func rebooted(t *testing.T, d *graphtest.Disk, args graph.Args) *graphtest.Test {
+	t.Helper()
+	var kept []byte
+	d.Reboot()
+	x := graphtest.NewKept(t, d.Kind(*Kind()), args, graphtest.Start, &kept)
+	x.Advance(every)
+	return x
+}
+
+// TestReboot: who is shut out is so after a reboot, whoever wanted it; who was let in again is not.
+func TestReboot(t *testing.T) {
+	d := graphtest.NewDisk()
+	server := netip.AddrFrom4(theServer)
+	x := rebooted(t, d, graph.Args{"fence": "10.9.0.16-10.9.0.1;10.9.0.18-10.9.0.1", "requests": "on"})
+	if _, ok := x.App().(*app).held.Shut(netip.MustParseAddr("10.9.0.17"), server, 0x201); !ok {
+		t.Fatal("not shut out")
+	}
+	stand(x, theServer, 0x2a)
+	if _, _, ok := ask(t, x, theServer, asking(netip.MustParseAddr("10.9.0.19"), 0, 0, 0x2a)); !ok {
+		t.Fatal("not asked")
+	}
+	if err := x.Set(graph.Args{"fence": "10.9.0.16-10.9.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	x.Advance(every)
+	for range 2 {
+		x = rebooted(t, d, nil)
+		var all []string
+		for _, e := range x.App().(*app).held.all {
+			all = append(all, e.String())
+		}
+		if got, want := strings.Join(all, ";"), "10.9.0.16-10.9.0.1;10.9.0.17-10.9.0.1/0x201;10.9.0.19-10.9.0.1@0x2a"; got != want {
+			t.Errorf("shut out are %s, want %s", got, want)
+		}
+		writes := about(frames(t), from(16, false))
+		if got := x.Push("a", writes...); len(got.Dropped) != len(writes) {
+			t.Errorf("%d of %d frames are dropped", len(got.Dropped), len(writes))
+		}
+	}
+}
+
+// TestSlowDisk: nobody is told that a client is shut out before that would outlive a reboot. Until then it is shut out all the
+// same.
+func TestSlowDisk(t *testing.T) {
+	d := graphtest.NewDisk()
+	x := rebooted(t, d, graph.Args{"requests": "on"})
+	d.Busy = true
+	h := x.App().(*app).held
+	if _, ok := h.Shut(theClient, netip.AddrFrom4(theServer), 0); ok {
+		t.Error("the other function is told before the disk has it")
+	}
+	stand(x, theServer, 0x2a)
+	if _, _, ok := ask(t, x, theServer, asking(netip.MustParseAddr("10.9.0.19"), 0, 0, 0x2a)); ok {
+		t.Error("the client is told before the disk has it")
+	}
+	x.Advance(every)
+	if n := x.Counter("not-on-disk"); n != 2 {
+		t.Errorf("%d entries are not on the disk, want 2", n)
+	}
+	if !h.Shuts(theClient, netip.AddrFrom4(theServer), 5) {
+		t.Error("not shut out meanwhile")
+	}
+	d.Busy = false
+	if _, ok := h.Shut(theClient, netip.AddrFrom4(theServer), 0); !ok {
+		t.Error("the disk has it")
+	}
+	if _, _, ok := ask(t, x, theServer, asking(netip.MustParseAddr("10.9.0.19"), 0, 0, 0x2a)); !ok {
+		t.Error("the disk has both")
+	}
+	x.Advance(every)
+	if n := x.Counter("not-on-disk"); n != 0 {
+		t.Errorf("%d entries are not on the disk, want none", n)
+	}
+}

@@ -17,7 +17,9 @@ import (
 
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/journal"
 	"github.com/quillon/quillon/nf/port"
 )
 
@@ -123,9 +125,11 @@ const (
 
 // held holds the entries in force; all workers share it. mu guards by, read, since, rights, all and kinds.
 type held struct {
-	mu   sync.Mutex
-	by   map[entry]int
-	mem  []byte // nil: no memory outlives the process
+	mu  sync.Mutex
+	by  map[entry]int
+	mem []byte // nil: no memory outlives the process
+	// disk has the used records of mem, in slots of the same numbers, so that they outlive a reboot; nil: there is none.
+	disk journal.Journal
 	now  atomic.Pointer[map[[4]byte][]entry]
 	read bool // the entries that an earlier process left are in by
 	// settle is the argument of that name.
@@ -157,6 +161,46 @@ const (
 
 var errFormat = errors.New("fence: the state is of another version: lift the fences with the program that wrote it, or remove the file")
 
+// open gets the memory that outlives the process, and the journal. After a reboot, or when the memory is empty, the entries of
+// the journal are put into the memory.
+func (h *held) open(env graph.Env) (err error) {
+	if h.mem != nil || env.Asked {
+		return nil
+	}
+	if env.Memory != nil {
+		if h.mem, err = env.Memory(memLen); err != nil {
+			return err
+		}
+	} else if env.Journal != nil {
+		h.mem = make([]byte, memLen)
+	}
+	if h.mem == nil {
+		return nil
+	}
+	m := binary.LittleEndian.Uint64(h.mem)
+	if m != 0 && m != memMagic {
+		return errFormat
+	}
+	if env.Journal == nil {
+		return nil
+	}
+	h.disk, err = env.Journal(most, func(left []journal.Entry, lost bool) (map[int]journal.Entry, error) {
+		for _, e := range left {
+			if m == 0 || lost {
+				h.write(entryOn(e), true)
+			}
+		}
+		all := map[int]journal.Entry{}
+		for i := range most {
+			if h.record(i)[16] != 0 {
+				all[i] = h.onDisk(i)
+			}
+		}
+		return all, nil
+	})
+	return err
+}
+
 // begin takes over, once, the entries that a process before this one left in mem.
 func (h *held) begin() error {
 	h.mu.Lock()
@@ -182,7 +226,7 @@ func (h *held) begin() error {
 		if r[16] == 0 {
 			continue
 		}
-		e := entry{netip.AddrFrom4([4]byte(r)), netip.AddrFrom4([4]byte(r[4:])), le.Uint32(r[8:]), le.Uint32(r[12:])}
+		e := entryIn(r)
 		if _, ok := h.by[e]; !ok {
 			h.by[e] = byBefore
 		}
@@ -207,17 +251,63 @@ func (h *held) bound() (known []port.QueuePair, more bool) {
 
 func (h *held) record(i int) []byte { return h.mem[memHead+i*recordLen:][:recordLen] }
 
-// write puts an entry into mem if in is true, else it removes the entry from mem.
+// bytes returns the beginning of e's record, and entryIn reads it.
+func (e entry) bytes() (b [16]byte) {
+	c, s := e.client.As4(), e.server.As4()
+	copy(b[:], c[:])
+	copy(b[4:], s[:])
+	binary.LittleEndian.PutUint32(b[8:], e.qpn)
+	binary.LittleEndian.PutUint32(b[12:], e.rkey)
+	return b
+}
+
+func entryIn(b []byte) entry {
+	le := binary.LittleEndian
+	return entry{netip.AddrFrom4([4]byte(b)), netip.AddrFrom4([4]byte(b[4:])), le.Uint32(b[8:]), le.Uint32(b[12:])}
+}
+
+// onDisk returns the journal's entry of record i.
+func (h *held) onDisk(i int) journal.Entry {
+	r := h.record(i)
+	return journal.Entry{binary.LittleEndian.Uint64(r), binary.LittleEndian.Uint64(r[8:]), 1}
+}
+
+func entryOn(e journal.Entry) entry {
+	return entryIn(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, e[0]), e[1]))
+}
+
+// endures reports whether all of these entries, which are in force, outlive a reboot, or need not, as there is no journal.
+func (h *held) endures(all ...entry) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.passing(func(e entry) bool { return slices.Contains(all, e) }) == 0
+}
+
+// notOnDisk returns how many entries would not outlive a reboot.
+func (h *held) notOnDisk() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.passing(func(entry) bool { return true })
+}
+
+// passing counts those of the entries in force that do not outlive a reboot yet, and of which is is true. The caller holds mu.
+func (h *held) passing(is func(entry) bool) (n int) {
+	for i := 0; h.disk != nil && i < most; i++ {
+		if r := h.record(i); r[16] != 0 && is(entryIn(r)) {
+			if e := h.onDisk(i); !h.disk.Keep(i, &e) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// write puts an entry into mem and on the disk if in is true, else it removes the entry there.
 func (h *held) write(e entry, in bool) {
 	if h.mem == nil {
 		return
 	}
-	var want [16]byte
-	c, s := e.client.As4(), e.server.As4()
-	copy(want[:], c[:])
-	copy(want[4:], s[:])
-	binary.LittleEndian.PutUint32(want[8:], e.qpn)
-	binary.LittleEndian.PutUint32(want[12:], e.rkey)
+	want := e.bytes()
 	free, lifted := -1, -1
 	for i := range most {
 		r := h.record(i)
@@ -225,11 +315,15 @@ func (h *held) write(e entry, in bool) {
 		case r[16]|r[17] != 0 && [16]byte(r) == want:
 			if in {
 				r[16], r[17] = 1, 0
+				h.keep(i)
 			} else if r[16] != 0 {
 				if e.qpn != 0 {
 					r[17] = 1
 				}
 				r[16] = 0
+				if h.disk != nil {
+					h.disk.Drop(i)
+				}
 			}
 			return
 		case r[16] != 0:
@@ -250,6 +344,14 @@ func (h *held) write(e entry, in bool) {
 		r[17] = 0
 		copy(r, want[:])
 		r[16] = 1 // stored last, so that a used record is complete
+		h.keep(free)
+	}
+}
+
+func (h *held) keep(i int) {
+	if h.disk != nil {
+		e := h.onDisk(i)
+		h.disk.Keep(i, &e)
 	}
 }
 
@@ -304,10 +406,7 @@ func (h *held) add(by int, all ...entry) bool {
 // passed before is under way; ok is false if there is no room.
 func (h *held) shutOut(e entry, keys []uint32, now clock.Time, settle time.Duration) (settled clock.Time, ok bool) {
 	var of [hdr.FenceKeys]entry
-	all := of[:0]
-	for _, e.rkey = range keys {
-		all = append(all, e)
-	}
+	all := named(of[:0], e, keys)
 	if !h.add(byRequest, all...) {
 		return 0, false
 	}
@@ -320,6 +419,14 @@ func (h *held) shutOut(e entry, keys []uint32, now clock.Time, settle time.Durat
 		settled = max(settled, h.since[e].Add(settle))
 	}
 	return settled, true
+}
+
+// named appends an entry like e for each R_Key to all.
+func named(all []entry, e entry, keys []uint32) []entry {
+	for _, e.rkey = range keys {
+		all = append(all, e)
+	}
+	return all
 }
 
 // lift removes entries, whoever made them.
@@ -343,13 +450,13 @@ func (h *held) list() (all []entry, by []int) {
 
 // Shut shuts out a client's requests to a server's queue pair (0: to all of them), for another function of the
 // graph (graph.Ctx.Shared). Requests that passed before may be under way for the time settle. ok is false if
-// there is no room, or if the arguments are no sound entry.
+// there is no room, if the arguments are no sound entry, or as long as the entry would not outlive a reboot.
 func (h *held) Shut(client, server netip.Addr, qpn uint32) (settle time.Duration, ok bool) {
 	if h.begin() != nil {
 		return 0, false
 	}
 	e := entry{client, server, qpn, 0}
-	return time.Duration(h.settle.Load()), e.sound() && h.add(byApp, e)
+	return time.Duration(h.settle.Load()), e.sound() && h.add(byApp, e) && h.endures(e)
 }
 
 // Lift removes an entry that Shut made in this process. An entry from another source stays.

@@ -447,3 +447,27 @@ func TestServerWakes(t *testing.T) {
 		t.Errorf("%d connections failed", n)
 	}
 }
+
+// Both queue pairs of a connection that the server has refused a request of are connected anew, without a connection manager.
+// Its requests and answers cross, whether the ends of the former connection counted alike or not.
+func TestAnewBehindRefusal(t *testing.T) {
+	for _, bound := range []bool{false, true} {
+		r := newRig(t, nil)
+		a, b := r.join(), r.join()
+		if bound {
+			b.learn(a, 0x7000, 7)
+		}
+		one(t, a.request(hdr.SendOnly, nil, little(1)).Out["b"])
+		one(t, a.nak(a.spsn, hdr.SynNAKRemoteAccess).Out["a"])
+		if n := r.box().recorded(); (n != 0) != bound {
+			t.Fatalf("%d connections on record", n)
+		}
+		r.Advance(time.Second)
+		for psn := psnAdd(a.psn, 1<<22); psn != psnAdd(a.psn, 1<<22+3); psn = psnAdd(psn, 1) {
+			f := a.made(hdr.WriteOnly, psn, reth(0x5000, testRKey, 8), little(1))
+			same(t, r.Push("a", f).Out["b"], f)
+			f = a.response(hdr.Acknowledge, psn, aeth(hdr.SynACK, 1), nil)
+			same(t, r.Push("b", f).Out["a"], f)
+		}
+	}
+}

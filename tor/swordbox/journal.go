@@ -3,8 +3,10 @@ package swordbox
 import (
 	"errors"
 	"fmt"
+	"time"
 	"unsafe"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/journal"
@@ -17,7 +19,7 @@ import (
 // journal names are lost as those whose record this version cannot read (see bereave): nothing of them crosses, and
 // their clients are told. The journal does not have the PSN of the oldest request without an answer.
 
-var errReboot = errors.New("the machine was started anew since")
+var errReboot = errors.New("the machine was started anew since, or the state was lost")
 
 // entry returns the journal's entry of the connection.
 func (r *identity) entry() (e journal.Entry) {
@@ -36,7 +38,7 @@ func (s *shared) openJournal(env graph.Env) (err error) {
 		return nil
 	}
 	m.journal, err = env.Journal(m.places*m.conns, func(left []journal.Entry, lost bool) (map[int]journal.Entry, error) {
-		if lost && len(left) > 0 {
+		if (lost || geometryIn(m.b) == geometry{}) && len(left) > 0 { // or the state is lost without a reboot
 			if err := s.mourn(left); err != nil {
 				return nil, err
 			}
@@ -155,12 +157,6 @@ func (l *ledger) journaled(f *flow) bool {
 	return l.mem.journal.Keep(l.slotOf(f), &e)
 }
 
-// journaling reports whether flow f, which is not bound, has to wait until the journal names it. A journal that cannot be
-// written holds nothing up that goes over the flow's own connection.
-func (l *ledger) journaling(f *flow) bool {
-	return l.mem.journal != nil && l.mem.journal.Err() == nil && !l.journaled(f)
-}
-
 func (l *ledger) unjournal(f *flow) {
 	if l.mem.journal != nil {
 		l.mem.journal.Drop(l.slotOf(f))
@@ -170,17 +166,23 @@ func (l *ledger) unjournal(f *flow) {
 // oldestAgain reports whether request PSN psn of the lost flow f is the client's oldest one without an answer. The flow
 // does not know it when only the journal named the connection. A NAK acknowledges all requests before its own: so
 // the client is told only behind a request that it has sent twice, with none before it in between. Clients repeat
-// all requests from the oldest one on.
-func (f *flow) oldestAgain(psn uint32) bool {
+// all requests from the oldest one on. A copy that comes sooner than a client repeats may be the network's.
+func (f *flow) oldestAgain(now clock.Time, psn uint32) bool {
 	if f.ended&knownPSN != 0 {
 		return true
 	}
 	if f.seen && psn == f.arrived {
+		if now.Sub(f.heard) < soonestRepeat {
+			return false
+		}
 		f.ended = psn | knownPSN
 		return true
 	}
 	if !f.seen || psnLess(psn, f.arrived) || hdr.PSNDiff(psn, f.arrived) > farOff {
-		f.seen, f.arrived = true, psn
+		f.seen, f.arrived, f.heard = true, psn, now
 	}
 	return false
 }
+
+// soonestRepeat is how soon a client may repeat a request. With a shorter timeout it is told later.
+const soonestRepeat = clock.Duration(time.Millisecond)

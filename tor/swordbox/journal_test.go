@@ -2,89 +2,38 @@ package swordbox
 
 import (
 	"errors"
+	"maps"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/nf/journal"
+	"github.com/quillon/quillon/tor/conn"
 )
 
-// disk is a journal whose writes take as long as the test says.
-type disk struct {
-	memory, disk map[int]journal.Entry
-	busy         bool // what is kept is not on the disk yet
-	boot         int
-	opened       int
-	err          error
-}
-
-func newDisk() *disk { return &disk{memory: map[int]journal.Entry{}, disk: map[int]journal.Entry{}} }
-
-func (d *disk) Keep(i int, e *journal.Entry) bool {
-	d.memory[i] = *e
-	if !d.busy && d.err == nil {
-		d.disk[i] = *e
-	}
-	return d.disk[i] == *e
-}
-
-func (d *disk) Drop(i int) {
-	delete(d.memory, i)
-	delete(d.disk, i)
-}
-
-func (d *disk) Err() error { return d.err }
-
-func (d *disk) kind(k *kept) graph.Kind {
-	kind := k.kind()
-	start := kind.New
-	kind.New = func(env graph.Env, args graph.Args) (graph.App, error) {
-		env.Journal = func(slots int, arrange journal.Arrange) (journal.Journal, error) {
-			if lost := d.boot != d.opened; lost {
-				var left []journal.Entry
-				for _, e := range d.disk {
-					left = append(left, e)
-				}
-				all, err := arrange(left, true)
-				if err != nil {
-					return nil, err
-				}
-				d.memory, d.disk, d.opened = all, map[int]journal.Entry{}, d.boot
-				for i, e := range all {
-					d.disk[i] = e
-				}
-			}
-			return d, nil
-		}
-		return start(env, args)
-	}
-	return kind
-}
-
-func journaling(t *testing.T, args graph.Args) (*rig, *kept, *disk) {
+func journaling(t *testing.T, args graph.Args) (*rig, *kept, *graphtest.Disk) {
 	t.Helper()
-	k, d := &kept{b: make([]byte, 8<<20)}, newDisk()
+	k, d := &kept{b: make([]byte, 8<<20)}, graphtest.NewDisk()
 	r := newRig(t, args)
-	r.Test = graphtest.New(t, d.kind(k), r.args)
+	r.Test = graphtest.New(t, d.Kind(k.kind()), r.args)
 	return r, k, d
 }
 
 // reboot ends the box with the machine: its memory is lost, and what is not on the disk.
-func (r *rig) reboot(k *kept, d *disk) {
+func (r *rig) reboot(k *kept, d *graphtest.Disk) {
 	r.t.Helper()
-	left := map[int]journal.Entry{}
-	for i, e := range d.disk {
-		left[i] = e
-	}
+	left := maps.Clone(d.On)
 	if err := r.Inst.Close(); err != nil {
 		r.t.Fatal(err)
 	}
 	clear(k.b)
-	d.disk, d.boot = left, d.boot+1
+	d.On = left // without what Close would have written
+	d.Reboot()
 	now := r.Clock.Now()
-	r.Test = graphtest.New(r.t, d.kind(k), r.args)
+	r.Test = graphtest.New(r.t, d.Kind(k.kind()), r.args)
 	r.Clock.Set(now.Add(time.Minute))
 	r.Advance(time.Millisecond)
 }
@@ -93,7 +42,7 @@ func (r *rig) reboot(k *kept, d *disk) {
 func TestWaitsForTheJournal(t *testing.T) {
 	r, k, d := journaling(t, nil)
 	a, b := r.join(), r.join()
-	d.busy = true
+	d.Busy = true
 	for range 20 {
 		x := b.cas(0x7000, 7, 7)
 		for range 20 {
@@ -109,10 +58,10 @@ func TestWaitsForTheJournal(t *testing.T) {
 	if n := r.box().recorded(); n != 0 {
 		t.Fatalf("%d connections on record before the journal has them", n)
 	}
-	d.busy = false
+	d.Busy = false
 	b.learn(a, 0x7008, 7)
-	if n := r.box().recorded(); n != 2 || len(d.disk) != 2 {
-		t.Errorf("%d connections on record, %d in the journal, want 2", n, len(d.disk))
+	if n := r.box().recorded(); n != 2 || len(d.On) != 2 {
+		t.Errorf("%d connections on record, %d in the journal, want 2", n, len(d.On))
 	}
 	_ = k
 }
@@ -124,8 +73,8 @@ func TestReboot(t *testing.T) {
 	a, b := r.join(), r.join()
 	b.learn(a, 0x7000, 7)
 	r.reboot(k, d)
-	if n := r.box().recorded(); n != 2 || len(d.disk) != 2 {
-		t.Fatalf("%d connections on record, %d in the journal, want 2", n, len(d.disk))
+	if n := r.box().recorded(); n != 2 || len(d.On) != 2 {
+		t.Fatalf("%d connections on record, %d in the journal, want 2", n, len(d.On))
 	}
 	if why := r.box().why; why != errReboot.Error() {
 		t.Errorf("the reason is %q", why)
@@ -139,6 +88,7 @@ func TestReboot(t *testing.T) {
 		none0(t, x.Out["b"])
 		none0(t, x.Out["a"])
 	}
+	r.Advance(time.Millisecond) // what came sooner may be the network's
 	x := r.Push("a", old)
 	none0(t, x.Out["b"])
 	if got, want := text(one(t, x.Out["a"])), text(a.response(hdr.Acknowledge, at, aeth(hdr.SynNAKRemoteOperation, 0), nil)); got != want {
@@ -157,7 +107,7 @@ func TestReboot(t *testing.T) {
 	f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(3))
 	same(t, r.Push("a", f).Out["b"], f)
 	// b's entry stays: it was not told yet.
-	if n := len(d.disk); n != 3 {
+	if n := len(d.On); n != 3 {
 		t.Errorf("%d connections in the journal, want those of b and of the new ones", n)
 	}
 }
@@ -182,8 +132,8 @@ func TestLeavesTheJournal(t *testing.T) {
 	b.learn(a, 0x7000, 7)
 	a.leave()
 	b.leave()
-	if len(d.disk) != 0 {
-		t.Errorf("the journal has %d entries, want none", len(d.disk))
+	if len(d.On) != 0 {
+		t.Errorf("the journal has %d entries, want none", len(d.On))
 	}
 }
 
@@ -191,7 +141,7 @@ func TestLeavesTheJournal(t *testing.T) {
 func TestJournalFails(t *testing.T) {
 	r, _, d := journaling(t, nil)
 	a, b := r.join(), r.join()
-	d.err = errors.New("input/output error")
+	d.Broken = errors.New("input/output error")
 	x := b.cas(0x7000, 7, 7)
 	for range 20 {
 		if len(x.Out["b"]) > 0 {
@@ -220,12 +170,15 @@ func TestRebootIdle(t *testing.T) {
 		old := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
 		none0(t, r.Push("a", old).Out["b"])
 		x := r.Push("a", old)
+		none0(t, x.Out["a"]) // the network's copy
+		r.Advance(time.Millisecond)
+		x = r.Push("a", old)
 		none0(t, x.Out["b"])
 		if got, want := text(one(t, x.Out["a"])), text(a.response(hdr.Acknowledge, a.psn, aeth(hdr.SynNAKRemoteOperation, 0), nil)); got != want {
 			t.Fatalf("conns=%s: got %s, want %s", conns, got, want)
 		}
 		r.Advance(2 * keepGone)
-		if n := len(d.disk); n != 1 {
+		if n := len(d.On); n != 1 {
 			t.Errorf("conns=%s: %d connections in the journal, want that of the client that was not told", conns, n)
 		}
 	}
@@ -268,7 +221,7 @@ func TestRebootDisconnect(t *testing.T) {
 	same(t, r.Push("b", f).Out["a"], f)
 	f = b.made(hdr.WriteOnly, b.psn, reth(0x5000, testRKey, 8), little(1))
 	same(t, r.Push("a", f).Out["b"], f)
-	if n := len(d.disk); n != 1 {
+	if n := len(d.On); n != 1 {
 		t.Errorf("%d connections in the journal, want that of a", n)
 	}
 }
@@ -281,16 +234,76 @@ func TestReadDoesNotWaitForTheJournal(t *testing.T) {
 	psn, msn := a.psn, a.smsn
 	f := one(t, a.read(0x5000, 8).Out["b"])
 	one(t, a.answer(hdr.ReadRespOnly, nil, little(1)).Out["a"]) // lost on the way to the client
-	d.busy = true
+	d.Busy = true
 	for range 3 * mostReplays {
 		same(t, r.Push("a", f).Out["b"], f)
 		none0(t, r.Advance(time.Millisecond).Out["b"])
 	}
 	resp := a.response(hdr.ReadRespOnly, psn, aeth(hdr.SynACK, msn+2), little(1))
 	same(t, r.Push("b", resp).Out["a"], resp)
-	d.busy = false
+	d.Busy = false
 	b := one(t, r.Push("a", f).Out["b"])
 	if string(b) == string(f) {
 		t.Error("the server is not asked anew when the journal names the client")
+	}
+}
+
+// With a disk that is broken, a READ that nobody has answered is not done anew: its client's ends would come to count
+// differently without a name on the disk.
+func TestReadOfABrokenDisk(t *testing.T) {
+	r, _, d := journaling(t, nil)
+	a := r.join()
+	f := one(t, a.read(0x5000, 8).Out["b"])
+	one(t, a.answer(hdr.ReadRespOnly, nil, little(1)).Out["a"])
+	d.Broken = errors.New("input/output error")
+	for range 3 * mostReplays {
+		same(t, r.Push("a", f).Out["b"], f)
+	}
+	if n := r.box().recorded(); n != 0 {
+		t.Errorf("%d connections on record, which the disk does not name", n)
+	}
+}
+
+// The state was lost without a reboot: what the journal names is lost as after one.
+func TestStateLost(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	if err := r.Inst.Close(); err != nil {
+		t.Fatal(err)
+	}
+	clear(k.b)
+	r.Test = graphtest.New(t, d.Kind(k.kind()), r.args)
+	r.Advance(time.Millisecond)
+	none0(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+	if n := r.box().recorded(); n != 2 {
+		t.Errorf("%d connections on record, want 2", n)
+	}
+}
+
+// What the journal named comes on record in its server's place, once, and nowhere where there is no room.
+func TestBury(t *testing.T) {
+	g := geometry{conns: 2, window: 16, places: 2}
+	s := &shared{}
+	s.mem.b = make([]byte, g.at(g.places))
+	at := func(server byte, qpn uint32) identity {
+		return identity{client: conn.AddrFrom(netip.AddrFrom4([4]byte{10, 9, 0, 16})), server: conn.AddrFrom(netip.AddrFrom4([4]byte{10, 9, 0, server})), cqpn: qpn, sqpn: qpn}
+	}
+	for _, c := range []struct {
+		r    identity
+		want bool
+	}{{at(1, 5), true}, {at(2, 5), true}, {at(1, 6), true}, {at(1, 5), true}, {at(1, 7), false}, {at(3, 5), false}, {at(2, 6), true}} {
+		if got := s.bury(g, c.r); got != c.want {
+			t.Errorf("%v: %v, want %v", c.r, got, c.want)
+		}
+	}
+	var got []identity
+	for k := range g.places * g.conns {
+		var r identity
+		r.read(recordIn(s.mem.b, g, 0, k))
+		got = append(got, r)
+	}
+	if want := []identity{at(1, 5), at(1, 6), at(2, 5), at(2, 6)}; !slices.Equal(got, want) {
+		t.Errorf("on record: %v, want %v", got, want)
 	}
 }

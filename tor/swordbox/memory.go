@@ -430,7 +430,7 @@ func (l *ledger) bind(f *flow) bool {
 // strike takes flow f off the record, behind what the kernel has: a process that ends between both leaves no queue pair
 // bound that is not on record.
 func (l *ledger) strike(f *flow) {
-	l.unjournal(f)
+	defer l.unjournal(f)
 	if !f.bound {
 		return
 	}

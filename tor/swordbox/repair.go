@@ -106,7 +106,7 @@ func (s *clientSide) replays(fl *flow, o *op, k uint32) bool {
 	if o.state != sDone || o.lane != n.index(fl) || o.is(fAgain) || fl.guests != 0 || fl.tail-k > uint32(fl.unshared) || fl.cur != none || fl.unable() || (fl.next-o.spsn)&hdr.PSNMask > mostUnacked {
 		return false
 	}
-	unnamed := !fl.bound && n.ledger.journaling(fl)
+	unnamed := !fl.bound && !n.ledger.journaled(fl)
 	switch {
 	case fl.oldest == none && !unnamed:
 		return false
@@ -246,7 +246,7 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 	if ok && !whole {
 		c, ok = fl, s.usable(fl, fl, o, key) && fl.open == 0
 	}
-	if ok && c == fl && !fl.bound && psnAdd(c.next, -o.got&hdr.PSNMask) != o.cpsn && n.ledger.journaling(fl) {
+	if ok && c == fl && !fl.bound && psnAdd(c.next, -o.got&hdr.PSNMask) != o.cpsn && !n.ledger.journaled(fl) {
 		return false // its ends would come to count differently
 	}
 	if !ok {

@@ -52,15 +52,19 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 //
 //go:noinline
 func answerEnded(s *clientSide, fl *flow, x *packet.Buf, b []byte, psn uint32) {
+	if fl.lost != 0 && !fl.oldestAgain(s.c.Now(), psn) {
+		s.c.Drop(x, reasonReset)
+		return
+	}
+	if d := hdr.PSNDiff(psn, fl.ended&hdr.PSNMask); d > farOff || d < -farOff { // of a new connection that has the same queue pairs
+		if !fl.bound {
+			s.forgo(fl, x, b)
+			return
+		}
+		s.stranger(x, b, reasonStranger)
+		return
+	}
 	if fl.lost != 0 {
-		if !fl.oldestAgain(psn) {
-			s.c.Drop(x, reasonReset)
-			return
-		}
-		if d := hdr.PSNDiff(psn, fl.ended&hdr.PSNMask); fl.ended&knownPSN != 0 && (d > farOff || d < -farOff) {
-			s.stranger(x, b, reasonStranger) // of a new connection that has the same queue pairs
-			return
-		}
 		s.tell(fl, x, b)
 		return
 	}

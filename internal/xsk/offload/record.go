@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,7 +38,8 @@ func (r *Record) Owe(w Record) {
 const RecordDir = "/run"
 
 // RecordFile returns the path of the file of an interface of the calling thread's network namespace.
-// The path contains the namespace's cookie, because a later namespace may get the same inode.
+// The path contains the namespace's cookie, because a later namespace may get the same inode, and the interface's
+// permanent address, or else its address, because a later interface may get the same index.
 // It is empty if the kernel does not tell the cookie; then there is no file.
 func RecordFile(index int) (string, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -52,7 +54,15 @@ func RecordFile(index int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cookie of the network namespace: %w", err)
 	}
-	return filepath.Join(RecordDir, fmt.Sprintf("quillon-settings-%d-%d", cookie, index)), nil
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return "", fmt.Errorf("interface with index %d: %w", index, err)
+	}
+	a := l.Attrs().PermHWAddr
+	if len(a) == 0 {
+		a = l.Attrs().HardwareAddr
+	}
+	return filepath.Join(RecordDir, fmt.Sprintf("quillon-settings-%d-%d-%x", cookie, index, []byte(a))), nil
 }
 
 // recordFormat is the format of the file: the four words of the restore record.

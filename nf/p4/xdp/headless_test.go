@@ -443,7 +443,7 @@ func (h *house) clean(when string) {
 	}
 	if err := h.near.Do(func() error {
 		for _, name := range []string{blast.A, blast.B} {
-			left, err := filepath.Glob(fmt.Sprintf("/run/quillon-settings-*-%d", indexOf(h, name)))
+			left, err := filepath.Glob(fmt.Sprintf("/run/quillon-settings-*-%d-*", indexOf(h, name)))
 			if err != nil || len(left) > 0 && slices.ContainsFunc(left, h.mine) {
 				h.Errorf("%s: %v %v", when, left, err)
 			}

@@ -118,11 +118,12 @@ func TestKilledHalfway(t *testing.T) {
 			bed := newBed(t, 1500, 1)
 			was := settings(t, bed)
 			records := func() []string {
-				file, err := offload.RecordFile(0)
+				const loopback = 1
+				file, err := offload.RecordFile(loopback)
 				if err != nil {
 					t.Fatal(err)
 				}
-				all, _ := filepath.Glob(strings.TrimSuffix(file, "0") + "*")
+				all, _ := filepath.Glob(file[:strings.LastIndex(file, "-1-")] + "-*")
 				return all
 			}
 			for _, undo := range []func() error{

@@ -1,0 +1,47 @@
+package offload
+
+import (
+	"net"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// TestRecordFile: an interface that has the index of one that is gone has no record of that one's settings.
+func TestRecordFile(t *testing.T) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
+	ns, err := netns.New()
+	if err != nil {
+		t.Skip("needs root to make a network namespace: ", err)
+	}
+	defer ns.Close()
+	file := func(mac string) string {
+		a := netlink.NewLinkAttrs()
+		a.Name, a.Index = "x", 77
+		a.HardwareAddr, _ = net.ParseMAC(mac)
+		l := &netlink.Veth{LinkAttrs: a, PeerName: "y"}
+		if err := netlink.LinkAdd(l); err != nil {
+			t.Fatal(err)
+		}
+		path, err := RecordFile(77)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkDel(l); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	one, other := file("02:00:00:00:00:01"), file("02:00:00:00:00:02")
+	if one == "" {
+		t.Skip("the kernel does not tell the namespace's cookie")
+	}
+	if one == other {
+		t.Errorf("both have the record %s", one)
+	}
+	if again := file("02:00:00:00:00:01"); again != one {
+		t.Errorf("the same interface has the records %s and %s", one, again)
+	}
+}
