@@ -136,8 +136,8 @@ type Config struct {
 	Seed uint64
 }
 
-// Work is a client's own time for a read, and for an update.
-type Work struct{ Read, Update time.Duration }
+// Work is a client's own time for a read, an update and an insertion.
+type Work struct{ Read, Update, Insert time.Duration }
 
 func (w *Work) of(k Kind) time.Duration {
 	switch k {
@@ -145,6 +145,8 @@ func (w *Work) of(k Kind) time.Duration {
 		return w.Read
 	case Update:
 		return w.Update
+	case Insert:
+		return w.Insert
 	}
 	return 0
 }
