@@ -47,20 +47,36 @@ func TestRCuckoo(t *testing.T) {
 	}
 }
 
-// A client's own time is a part of its reads and updates, and of nothing else.
+// A client's own time is a part of its reads, updates and insertions.
 func TestRCuckooWork(t *testing.T) {
 	for _, kind := range []rcuckoo.Kind{rcuckoo.Update, rcuckoo.Insert} {
 		c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 1 << 12, Form: rcuckoo.Code}, Fill: 0.1, Kind: kind, Library: rcuckoo.Config{Blind: true}, StoreLoad: StoreLoad{Clients: 2, Hosts: 2, Writes: 0.5, Seed: 3}}
 		idle := cuckoo(t, c)
-		c.Library.Work = rcuckoo.Work{Read: 2 * time.Microsecond, Update: 5 * time.Microsecond}
+		c.Library.Work = rcuckoo.Work{Read: 2 * time.Microsecond, Update: 5 * time.Microsecond, Insert: 3 * time.Microsecond, Held: time.Microsecond}
 		busy := cuckoo(t, c)
-		want := 0.0
+		want := 3.0
 		if kind == rcuckoo.Update {
 			want = 5
 		}
 		if r, w := busy.Read.P50-idle.Read.P50, busy.Write.P50-idle.Write.P50; math.Abs(r-2) > 0.1 || math.Abs(w-want) > 0.1 {
 			t.Errorf("%v: reads take %.2f us longer, and writes %.2f", kind, r, w)
 		}
+	}
+}
+
+// What a client does while it holds a lock keeps others out: of clients that update one row the rate falls by that time.
+func TestRCuckooWorkHeld(t *testing.T) {
+	c := RCuckooConfig{Table: rcuckoo.Layout{Rows: 64, Form: rcuckoo.Code}, Fill: 0.002, Kind: rcuckoo.Update, StoreLoad: StoreLoad{Clients: 2, Hosts: 2, Writes: 1, Seed: 3}}
+	c.Library.Work = rcuckoo.Work{Update: 10 * time.Microsecond}
+	early := cuckoo(t, c)
+	c.Library.Work.Held = 9 * time.Microsecond
+	held := cuckoo(t, c)
+	// Two clients that wait 10 us first hardly meet; with 9 us of it under the lock they take turns.
+	if period := 2e6 / held.OpsPerSecond; period < 2*9 {
+		t.Errorf("an update takes %.1f us, and %.1f when others may not hold the lock meanwhile", 2e6/early.OpsPerSecond, period)
+	}
+	if held.OpsPerSecond > 0.9*early.OpsPerSecond {
+		t.Errorf("%.3g/s with the time under the lock, %.3g/s with it before", held.OpsPerSecond, early.OpsPerSecond)
 	}
 }
 

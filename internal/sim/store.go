@@ -174,6 +174,7 @@ type storeHost struct {
 }
 
 // stream is the number of the random numbers that the k-th client of a host draws its operations by. No two clients have the same one.
+// Clients of a store with a server of its own are numbered through; those of other stores begin anew at 1000 on each host, or at more if a host has more.
 func (r *storeRun) stream(h *storeHost, k int) uint64 {
 	if len(r.nodes) == 0 {
 		return uint64(h.first + k)

@@ -119,6 +119,8 @@ type Config struct {
 	Blind bool
 	// Eager updates mark the replaced object beside the CAS of the slot, whether they win or not, as those of the
 	// public code. It takes effect where slots have one replica: there an old word that a CAS did not find was replaced.
+	// The loser's WRITE falls on memory that the winner has freed, and reuses after FailAfter. So FailAfter must be longer than
+	// requests may be repeated, or a late WRITE marks an object as freed that is in use.
 	Eager bool
 	// Tries is how often an operation starts again; 0 = 1000.
 	Tries int

@@ -40,6 +40,7 @@ type Session struct {
 	Put func(node int, w *rnic.SendWR)
 
 	posts   uint32 // number of the post that is under way
+	ended   bool   // it has succeeded, and Done is not called yet (Fibers)
 	pending int    // nodes that have not completed it
 }
 
@@ -80,7 +81,7 @@ func (s *Session) AskMasked(node int, r Region, at int, from, to, mask uint64, i
 // and returns ok = false. If it returns an error, the queue pair to node has failed.
 func (s *Session) Post(may func(i int, w *rnic.SendWR) bool) (node int, ok bool, err error) {
 	s.posts++
-	s.pending = 0
+	s.pending, s.ended = 0, false
 	for i := range s.WRs {
 		w, n := &s.WRs[i], s.Nodes[i]
 		if !may(i, w) {
@@ -148,7 +149,7 @@ func (s *Session) Completed(post uint32) bool {
 // Drop makes the session ignore the post under way: Done is not called for it.
 func (s *Session) Drop() {
 	s.posts++
-	s.pending = 0
+	s.pending, s.ended = 0, false
 }
 
 // Fresh gives the session new buffers, because requests under way may still use the old ones.
@@ -262,7 +263,7 @@ func (l *Loop[T]) complete(now clock.Time, w *rnic.WC) {
 		l.Totals.RoundTrips++
 		s.RoundTrips++
 		if l.Fibers != nil {
-			l.fibers.done[s.Index] = true
+			s.ended = true
 			return
 		}
 		t.Done(now)

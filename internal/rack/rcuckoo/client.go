@@ -136,15 +136,27 @@ type Config struct {
 	Seed uint64
 }
 
-// Work is a client's own time for a read, and for an update.
-type Work struct{ Read, Update time.Duration }
+// Work is a client's own time for a read, an update and an insertion. Held is the part of the latter two that passes while the
+// client holds its locks: it looks for the key in the rows that it has read, and makes the WRITEs.
+type Work struct{ Read, Update, Insert, Held time.Duration }
 
+// of is the time that passes before the operation's first request.
 func (w *Work) of(k Kind) time.Duration {
 	switch k {
 	case Read:
 		return w.Read
 	case Update:
-		return w.Update
+		return w.Update - w.Held
+	case Insert:
+		return w.Insert - w.Held
+	}
+	return 0
+}
+
+// held is the part of it that passes while locks are held.
+func (w *Work) held(k Kind) time.Duration {
+	if k == Update || k == Insert {
+		return w.Held
 	}
 	return 0
 }

@@ -200,6 +200,10 @@ func (s *session) lockDone(now clock.Time) {
 		s.fire(now)
 		return
 	}
+	if d := c.cfg.Work.held(s.res.Kind); d > 0 {
+		s.step, s.WakeAt = stepHold, now.Add(d)
+		return
+	}
 	s.act(now)
 }
 

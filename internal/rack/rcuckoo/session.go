@@ -19,6 +19,7 @@ const (
 	stepThink        // time, until the client asks for something
 	stepWait         // time, until extents may be used again
 	stepLock         // masked CAS of locks, READ of the rows behind them
+	stepHold         // time, until the client has looked at the rows that it has locked
 	stepWrite        // WRITEs of rows, and the release of all locks
 	stepRelease      // release of the locks that are held
 	stepBase         // READ of leases, rows and places: an observation begins
@@ -321,6 +322,8 @@ func (s *session) Wake(now clock.Time) {
 		s.begin(now, s.res.Op)
 	case stepWait:
 		s.prepare(now)
+	case stepHold:
+		s.act(now)
 	case stepShut:
 		if s.asking {
 			s.fire(now)
