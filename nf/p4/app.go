@@ -228,7 +228,7 @@ func (a *App) Use(sw *Switch) {
 		sw.cfg.Digest = a.digest // the switch may have been made by the app before this one
 		a.decls = declare(sw.prog)
 		if a.ownCPU {
-			a.cpu = sw.prog.CPUPort()
+			_, a.cpu = sw.prog.arch.ports()
 		}
 		sw.setLinks(a.down)
 	}
