@@ -204,7 +204,7 @@ func newApp(env graph.Env, args graph.Args, ahead func(must bool, fail string) A
 // the switch, until the app gets another program.
 func (a *App) Switch() *Switch { return a.sw }
 
-// Load gives the app the program in a file that p4c-bm2-ss wrote. If it returns an error, the app keeps its
+// Load gives the app the program in a file that p4c-bm2-ss or p4c-bm2-psa wrote. If it returns an error, the app keeps its
 // program.
 func (a *App) Load(json []byte) error {
 	p, err := Load(json)
