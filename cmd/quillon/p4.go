@@ -28,8 +28,8 @@ func newSTFCmd() *cobra.Command {
 		Use:   "stf PROG.json TEST.stf...",
 		Short: "Run tests of the Simple Test Framework on a compiled P4 program",
 		Long: `Runs files of the P4 community's Simple Test Framework (add, setdefault, packet,
-expect, ...) on a program that p4c compiled for bmv2's v1model, each on a new
-switch: in memory and in virtual time, without bmv2.
+expect, ...) on a program that p4c compiled for bmv2 (v1model or PSA), each
+on a new switch: in memory and in virtual time, without bmv2.
 
 Exit status: 0 all came out as expected, 1 something did not, 2 a file cannot be
 read or a statement cannot be done.`,

@@ -23,6 +23,8 @@ whether the kernel runs it, or why frames that come there go to the engine: thes
 engine runs from the start. Parts behind one at which all frames go to the engine are
 not listed.
 
+Programs for PSA run on the engine alone.
+
 The kernel is not asked, and nothing is loaded. An app of kind p4 runs a program so with
 exec=xdp, or exec=auto; "quillon report APP" says which share of its frames the kernel
 finished, and for which reasons others went to the engine.`,

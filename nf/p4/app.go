@@ -59,17 +59,18 @@ func Kind() *graph.Kind {
 	k := &graph.Kind{
 		Name:    "p4",
 		Alone:   true,
-		Summary: "runs a compiled P4 program (v1model, JSON of p4c's bmv2 back end)",
+		Summary: "runs a compiled P4 program (v1model or PSA, JSON of p4c's bmv2 back ends)",
 		Doc: `A frame that comes in at input N has standard_metadata.ingress_port N; what the
 program sends to port N leaves at output N. What it sends to the CPU port goes to
 the controller, and frames of the controller come in at input cpu with that port's
-number. Behaviour is that of bmv2's simple_switch. Without program= it drops every
-frame until a controller gives it one.
+number. Behaviour is that of bmv2's simple_switch. The program may also be one for
+PSA (JSON of p4c-bm2-psa), with psa_switch's metadata and behaviour. Without program=
+it drops every frame until a controller gives it one.
 
 Tables, registers, counters and meters belong to one worker: run it with one.`,
 		Params: []graph.Param{
-			{Name: "program", File: true, Help: "file with the JSON that p4c-bm2-ss wrote; in a spec, as seen from the spec's directory; none: a controller gives it"},
-			{Name: "cpu", Default: "510", Help: "number of the CPU port; none: there is no such port"},
+			{Name: "program", File: true, Help: "file with the JSON that p4c-bm2-ss or p4c-bm2-psa wrote; in a spec, as seen from the spec's directory; none: a controller gives it"},
+			{Name: "cpu", Default: "510", Help: "number of the CPU port (default of a PSA program: PSA_PORT_CPU); none: there is no such port"},
 			{Name: "drop-port", Default: "511", Help: "the egress_spec that drops a packet"},
 			{Name: "passes", Default: "1024", Help: "how often a frame with all its copies may pass a pipeline"},
 			{Name: "seed", Default: "0", Help: "seed of random()"},
@@ -114,6 +115,7 @@ type App struct {
 	decls    []apptable.Decl // of its tables
 	cfg      Config
 	cpu      uint32          // number of the CPU port; ^0: there is none
+	ownCPU   bool            // cpu is that of the program's architecture
 	down     map[uint32]bool // ports that have no link
 
 	onDigest func(Digest)
@@ -150,7 +152,7 @@ func newApp(env graph.Env, args graph.Args, ahead func(must bool, fail string) A
 	if env.Workers > 1 {
 		return nil, fmt.Errorf("a program's tables and registers belong to one worker, there are %d: run with one", env.Workers)
 	}
-	a := &App{cpu: 510}
+	a := &App{}
 	a.onEmit, a.onTrace = a.emit, a.trace
 	a.cfg.Digest = a.digest
 	var err error
@@ -165,9 +167,12 @@ func newApp(env graph.Env, args graph.Args, ahead func(must bool, fail string) A
 		}
 		return v
 	}
-	if args["cpu"] == "none" {
+	switch args["cpu"] {
+	case "none":
 		a.cpu = ^uint32(0)
-	} else if args["cpu"] != "" {
+	case "":
+		a.ownCPU = true
+	default:
 		a.cpu = uint32(number("cpu", 1<<16-1))
 	}
 	a.cfg.DropPort = uint32(number("drop-port", 1<<16-1))
@@ -199,7 +204,7 @@ func newApp(env graph.Env, args graph.Args, ahead func(must bool, fail string) A
 // the switch, until the app gets another program.
 func (a *App) Switch() *Switch { return a.sw }
 
-// Load gives the app the program in a file that p4c-bm2-ss wrote. If it returns an error, the app keeps its
+// Load gives the app the program in a file that p4c-bm2-ss or p4c-bm2-psa wrote. If it returns an error, the app keeps its
 // program.
 func (a *App) Load(json []byte) error {
 	p, err := Load(json)
@@ -222,6 +227,9 @@ func (a *App) Use(sw *Switch) {
 	if sw != nil {
 		sw.cfg.Digest = a.digest // the switch may have been made by the app before this one
 		a.decls = declare(sw.prog)
+		if a.ownCPU {
+			_, a.cpu = sw.prog.arch.ports()
+		}
 		sw.setLinks(a.down)
 	}
 	a.sw = sw

@@ -10,8 +10,10 @@ type architecture interface {
 	deparsers() [numBlocks]string
 	// primitive returns the primitive with a name, and whether there is one.
 	primitive(name string) (primitive, bool)
-	// configure fills in and checks the settings that depend on the architecture.
-	configure(c *Config) error
+	// classes is the number of priorities, or classes of service, that a packet may have.
+	classes() int
+	// ports returns the highest number of a port, and the number of the port to the controller.
+	ports() (highest uint64, cpu uint32)
 	// arrive sets the metadata of a packet that came in on a port.
 	arrive(s *Switch, k *packetState, port uint32)
 	// ingress and egress take a packet through a pipeline, queue what comes of it, and end the packet.
@@ -36,10 +38,5 @@ func (l *shapes) architecture() {
 // Arch returns the name of the architecture that the program was compiled for: v1model or psa.
 func (p *Program) Arch() string { return p.arch.name() }
 
-// CPUPort returns the number of the port to the controller that programs of this architecture use by default.
-func (p *Program) CPUPort() uint32 {
-	if _, ok := p.arch.(*psa); ok {
-		return psaPortCPU
-	}
-	return 510
-}
+// Classes returns the number of priorities, or classes of service, that a packet may have.
+func (p *Program) Classes() int { return p.arch.classes() }

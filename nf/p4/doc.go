@@ -1,5 +1,6 @@
-// Package p4 runs compiled P4_16 programs. It reads the JSON that p4c's bmv2 back end writes for the v1model
-// architecture (format version 2), and behaves like bmv2's simple_switch.
+// Package p4 runs compiled P4_16 programs. It reads the JSON that p4c's bmv2 back ends write for the v1model
+// architecture and for the Portable Switch Architecture (PSA; format version 2), and behaves like bmv2's
+// simple_switch and psa_switch. Load finds the architecture by the program's metadata.
 //
 //	prog, err := p4.Load(json)
 //	sw, err := p4.NewSwitch(prog, p4.Config{})
@@ -37,4 +38,14 @@
 //   - A clone session may cut its clones (Session.Length): when they leave, and when they
 //     are recirculated.
 //   - Shifts to the left by a variable keep at least 4096 bits.
+//
+// # What differs from psa_switch
+//
+// The same, and where psa_switch does not do what the specification of PSA says:
+//
+//   - A resubmitted packet has the ingress_port that it had; in psa_switch it has 0.
+//   - An InternetChecksum begins with 0 for each packet, and subtracts all words of its data; psa_switch
+//     keeps the sum of the packet before, and leaves out words that are 0 at the beginning of the data.
+//   - Direct meters give PSA's colors, as indirect ones do.
+//   - Digests reach the controller. A clone session has a class of service and instances.
 package p4

@@ -311,7 +311,7 @@ func decode(src []byte) (*jsonProgram, error) {
 	case !errors.As(err, &wrong):
 		return nil, fmt.Errorf("p4: no JSON: %w", err)
 	case wrong.Field == "":
-		return nil, errors.New("p4: the JSON is no object: want the output of p4c-bm2-ss")
+		return nil, errors.New("p4: the JSON is no object: want the output of p4c-bm2-ss or p4c-bm2-psa")
 	}
 	kind := map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "bool", reflect.Float64: "number",
 		reflect.Slice: "array", reflect.Array: "array", reflect.Struct: "object", reflect.Map: "object"}[wrong.Type.Kind()]

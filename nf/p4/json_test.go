@@ -10,7 +10,7 @@ import (
 // that it belongs to.
 func TestWrongKinds(t *testing.T) {
 	for src, want := range map[string]string{
-		"[]": "p4: the JSON is no object: want the output of p4c-bm2-ss",
+		"[]": "p4: the JSON is no object: want the output of p4c-bm2-ss or p4c-bm2-psa",
 		"{\"headers\": [\n {\"name\": \"a\",\n \"id\": \"7\"}]}":                          "p4: line 3, byte 39: headers.id: a JSON string where a JSON number belongs",
 		"{\"pipelines\": [{\"tables\": [{\n\"max_size\": []}]}]}":                         "p4: line 2, byte 42: pipelines.tables.max_size: a JSON array where a JSON number belongs",
 		"{\"actions\": [{\"primitives\": {}}]}":                                           "p4: line 1, byte 29: actions.primitives: a JSON object where a JSON array belongs",
@@ -18,7 +18,7 @@ func TestWrongKinds(t *testing.T) {
 		"{\"header_types\": [{\"name\": \"x\", \"fields\": [[\"a\", 1e999]]}]}":           "p4: line 1, ",
 		"{\"header_types\": [{\"name\": \"x\n\", \"fields\": [[\"a\", 1e999]]}]}":         "p4: no JSON: invalid character '\\n' in string literal",
 		"{\"header_types\": [{\"name\": \"x\\n\", \"fields\": [[\"a\", 0]]}]}":            "p4: header type x\ufffd: width of field a is 0, want an integer from 1 to 65536",
-		"{\"__meta__\": {\"version\": [1, 4]}}":                                           "p4: format version [1,4], want 2.x: compile with a current p4c-bm2-ss",
+		"{\"__meta__\": {\"version\": [1, 4]}}":                                           "p4: format version [1,4], want 2.x: compile with a current p4c-bm2-ss or p4c-bm2-psa",
 		"{\"checksums\": [{\"target\": [\"a\", 1]}], \"pipelines\": [{\"name\": \"x\"}]}": "p4: line 1, byte 33: checksums.target: a JSON number where a JSON string belongs",
 	} {
 		if _, err := Load([]byte(src)); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {

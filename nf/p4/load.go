@@ -219,7 +219,7 @@ func constBig(n *big.Int) *expr {
 
 func (l *document) version() {
 	if v := l.Meta.Version; v != nil && (len(v) == 0 || v[0] != 2) {
-		l.fail("format version %s, want 2.x: compile with a current p4c-bm2-ss", short(v))
+		l.fail("format version %s, want 2.x: compile with a current p4c-bm2-ss or p4c-bm2-psa", short(v))
 	}
 }
 

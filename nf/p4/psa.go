@@ -1,7 +1,5 @@
 package p4
 
-import "cmp"
-
 // psa is the Portable Switch Architecture, version 1.2, with its metadata under the names that psa_switch gives it.
 //
 // Between ingress and egress a frame is bytes: ingress's deparser makes them, and egress's parser reads them. User metadata
@@ -25,9 +23,6 @@ const (
 	psaPortRecirculate = 0xfffffffa
 	psaPortCPU         = 0xfffffffd
 )
-
-// psaClasses is the number of classes of service: the field has eight bits.
-const psaClasses = 1 << 8
 
 // The values of PSA_PacketPath_t.
 const (
@@ -99,11 +94,11 @@ func (a *psa) deparsers() [numBlocks]string {
 	return [numBlocks]string{"ingress_deparser", "egress_deparser"}
 }
 
-// configure implements architecture. There is no drop port.
-func (a *psa) configure(c *Config) error {
-	c.Queues = cmp.Or(c.Queues, psaClasses)
-	return nil
-}
+// classes implements architecture: the field has eight bits.
+func (a *psa) classes() int { return 1 << 8 }
+
+// ports implements architecture.
+func (a *psa) ports() (highest uint64, cpu uint32) { return a.unicast.mask, psaPortCPU }
 
 // arrive implements architecture.
 func (a *psa) arrive(_ *Switch, k *packetState, port uint32) { a.enter(k, port, pathNormal) }

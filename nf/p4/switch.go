@@ -12,10 +12,10 @@ import (
 type Config struct {
 	// Start is the time from which the program's timestamps count.
 	Start clock.Time
-	// DropPort is the egress_spec that drops a packet; 0 stands for 511.
+	// DropPort is the egress_spec that drops a packet; 0 stands for 511. Programs for PSA have none.
 	DropPort uint32
-	// Queues is the number of priorities that a port has; 0 stands for 8. A packet with another priority is
-	// dropped, as in simple_switch, whose default is 1.
+	// Queues is the number of priorities that a port has; 0 stands for all that the architecture knows. A packet
+	// with another priority is dropped, as in simple_switch, whose default is 1.
 	Queues int
 	// MaxPasses is how often a received packet, with all its clones, replicas and recirculations, may pass a
 	// pipeline; 0 stands for 1024.
@@ -153,8 +153,9 @@ type common struct {
 func NewSwitch(p *Program, c Config) (*Switch, error) {
 	c.DropPort = cmp.Or(c.DropPort, 511)
 	c.MaxPasses = cmp.Or(c.MaxPasses, 1024)
-	if err := p.arch.configure(&c); err != nil {
-		return nil, err
+	c.Queues = cmp.Or(c.Queues, p.Classes())
+	if most, _ := p.arch.ports(); uint64(c.DropPort) > most {
+		return nil, invalid("drop port %d, the program's ports are 0 to %d", c.DropPort, most)
 	}
 	if c.Queues < 0 || c.MaxPasses < 0 {
 		return nil, invalid("%d queues, %d passes", c.Queues, c.MaxPasses)

@@ -1,7 +1,5 @@
 package p4
 
-import "cmp"
-
 // v1model's parser belongs to ingress, and its deparser to egress. Standard is the architecture: it is all fields that
 // simple_switch uses.
 
@@ -16,14 +14,11 @@ func (std *standard) primitive(name string) (primitive, bool) {
 	return p, ok
 }
 
-// configure implements architecture.
-func (std *standard) configure(c *Config) error {
-	c.Queues = cmp.Or(c.Queues, 8)
-	if most := std.egressSpec.mask; uint64(c.DropPort) > most {
-		return invalid("drop port %d, the program's ports are 0 to %d", c.DropPort, most)
-	}
-	return nil
-}
+// classes implements architecture: the field has three bits.
+func (std *standard) classes() int { return 1 << 3 }
+
+// ports implements architecture. v1model has no port to the controller; many programs take 510.
+func (std *standard) ports() (highest uint64, cpu uint32) { return std.egressSpec.mask, 510 }
 
 // arrive implements architecture.
 func (std *standard) arrive(s *Switch, k *packetState, port uint32) {

@@ -133,7 +133,7 @@ func (d *Device) Pipeline() p4rt.Pipeline {
 // Build implements p4rt.Device. It compiles the program in the caller's goroutine.
 func (d *Device) Build(info *p4info.Info, config []byte) (p4rt.Pipeline, error) {
 	if len(config) == 0 {
-		return nil, refuse(codes.InvalidArgument, "the device's program is missing: the JSON that p4c-bm2-ss writes")
+		return nil, refuse(codes.InvalidArgument, "the device's program is missing: the JSON that p4c-bm2-ss or p4c-bm2-psa writes")
 	}
 	prog, err := p4.Load(config)
 	if err != nil {

@@ -17,9 +17,6 @@ import (
 // them.
 const firstHidden = 1 << 31
 
-// maxClass is the highest class of service, because v1model's priority has three bits.
-const maxClass = 7
-
 // maxAtomic is the highest number of updates that are made between two frames.
 const maxAtomic = 10_000
 
@@ -485,8 +482,8 @@ func (p *pipeline) prepareMulticast(t p4v1.Update_Type, x p4info.Entity) op {
 
 func (p *pipeline) prepareClone(t p4v1.Update_Type, x p4info.Entity) op {
 	list, err := replicas(x.Replicas)
-	if err == nil && x.Class > maxClass {
-		err = refuse(codes.InvalidArgument, "clone session %d: class of service %d: the highest is %d", x.ID, x.Class, maxClass)
+	if most := uint32(p.sw.Program().Classes()) - 1; err == nil && x.Class > most {
+		err = refuse(codes.InvalidArgument, "clone session %d: class of service %d: the highest is %d", x.ID, x.Class, most)
 	}
 	if t != p4v1.Update_DELETE && err != nil {
 		return refused(err)
