@@ -115,8 +115,13 @@ func (r random) entry(t p4.TableInfo) p4.Entry {
 				m.Any = r.IntN(2) == 0
 			}
 		case p4.Range:
-			m.Mask = m.Value
-			m.Any = r.IntN(3) == 0
+			if m.Mask = m.Value; r.IntN(3) > 0 {
+				m.Mask = r.value(k.Bits)
+			}
+			if string(m.Mask) < string(m.Value) {
+				m.Value, m.Mask = m.Mask, m.Value
+			}
+			m.Any = r.IntN(5) == 0
 		}
 		e.Key = append(e.Key, m)
 	}

@@ -536,6 +536,8 @@ func (m *descriptors) of(x *Executor) {
 			entries, slots = sharedFD(t.cuckoo.records), sharedFD(t.cuckoo.slots)
 		case t.strides != nil:
 			entries, slots = sharedFD(t.strides.records), sharedFD(t.strides.nodes)
+		case t.vectors != nil:
+			entries, slots = sharedFD(t.vectors.records), sharedFD(t.vectors.mem)
 		}
 		m.tables, m.slots = append(m.tables, entries), append(m.slots, slots)
 		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))

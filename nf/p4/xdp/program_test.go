@@ -293,6 +293,7 @@ func (a *author) parser() obj {
 func (a *author) table(name string, next any, names []string, ids []int) obj {
 	kind := pick(a, []string{"exact", "exact", "lpm", "ternary", "range"})
 	var keys arr
+	prefixed := kind == "lpm"
 	for i := range 1 + a.IntN(3) {
 		f := pick(a, a.fields)
 		match := "exact"
@@ -300,6 +301,12 @@ func (a *author) table(name string, next any, names []string, ids []int) obj {
 			match = kind
 		} else if kind != "exact" && kind != "lpm" {
 			match = pick(a, []string{"exact", "ternary"})
+			if kind == "range" {
+				if match = pick(a, []string{"exact", "ternary", "range", "range", "lpm"}); match == "lpm" && prefixed {
+					match = "range" // a table has one LPM field
+				}
+				prefixed = prefixed || match == "lpm"
+			}
 		}
 		target := arr{f.header, f.name}
 		if match == "exact" && a.IntN(6) == 0 {
