@@ -685,6 +685,7 @@ func (s *arrays) SetValueSet(name string, members []ValueMember) error {
 		all = append(all, x)
 	}
 	s.vsets[i].members = all
+	s.tellValueSet(i, &s.vsets[i])
 	return nil
 }
 

@@ -47,6 +47,9 @@ func (s *Switch) Follow(f ir.Follower) {
 	for g := range s.groups {
 		s.tellMulticast(uint32(g))
 	}
+	for i := range s.vsets {
+		s.tellValueSet(i, &s.vsets[i])
+	}
 }
 
 // takeOver adds the counts of the follower to the Switch's own counts.
@@ -172,6 +175,22 @@ func (s *common) tellGroup(p *profile, g *group) {
 		end = x.end
 	}
 	s.follow.Group(p.def.index, g.at, true, live)
+}
+
+// tellValueSet tells the follower the members of a value set.
+func (s *common) tellValueSet(i int, vs *valueSet) {
+	if s.follow == nil {
+		return
+	}
+	var all []ir.SetMember
+	for _, m := range vs.members {
+		x := ir.SetMember{Value: m.value, Mask: m.mask}
+		for _, r := range m.ranges {
+			x.Ranges = append(x.Ranges, ir.SetRange{Shift: int(r.shift), Bits: r.bits, Low: r.low, High: r.high})
+		}
+		all = append(all, x)
+	}
+	s.follow.ValueSet(i, all)
 }
 
 // tellMulticast tells the follower which replicas of a multicast group serve.

@@ -202,6 +202,10 @@ func (l *lowerer) lowerParser(p *ir.Program) {
 	p.Parser, p.Start = true, from.starts[blockIngress]
 	p.NoError, p.TooShort, p.InvalidArgument = from.errs.noError, from.errs.tooShort, from.errs.invalidArgument
 	p.OutOfBounds = from.errs.stackOutOfBounds
+	for _, v := range l.p.vsets {
+		p.ValueSets = append(p.ValueSets, v.name)
+	}
+	uses := 0
 	for i, j := range l.Parsers[0].States {
 		st := from.states[i]
 		x := ir.State{Name: st.name, Next: st.next}
@@ -223,7 +227,11 @@ func (l *lowerer) lowerParser(p *ir.Program) {
 			x.Parts = append(x.Parts, part)
 		}
 		for _, c := range st.cases {
-			x.Cases = append(x.Cases, ir.Case{Value: c.value, Mask: c.mask, ValueSet: c.vset >= 0, Next: c.next})
+			y := ir.Case{Value: c.value, Mask: c.mask, Next: c.next, ValueSet: c.vset + 1}
+			if c.vset >= 0 {
+				y.Use, uses = uses, uses+1
+			}
+			x.Cases = append(x.Cases, y)
 		}
 		p.States = append(p.States, x)
 	}

@@ -78,6 +78,7 @@ type descriptors struct {
 	multicast, lists, sets                                                    int // of copies
 	tables, slots, masks, hits, direct, counters, meters, registers           []int
 	entryMeters                                                               []int // by table
+	values                                                                    []int // by use of a value set
 	members, actions, groups, blocks                                          []int // by action profile
 	defaultAt                                                                 []int
 }

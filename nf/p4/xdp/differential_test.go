@@ -102,6 +102,36 @@ func (w *twin) changeProfile(r random, p p4.ProfileInfo) {
 	}
 }
 
+// changeValues sets the members of a value set of both switches: values with masks and ranges, or none.
+func (w *twin) changeValues(r random, set p4.ValueSetInfo) {
+	w.Helper()
+	wide := func(bits int) []byte { // of two numbers
+		b := append(r.value(min(bits, 64)), r.value(min(bits, 64))...)
+		b[0] &= byte(ones(bits % 8))
+		return b[max(0, len(b)-bits/8):]
+	}
+	var all []p4.ValueMember
+	for range r.IntN(6) {
+		m := p4.ValueMember{Value: wide(set.Bits)}
+		if r.IntN(2) == 0 {
+			m.Mask = wide(set.Bits)
+		}
+		shift := set.Bits
+		for _, bits := range set.Parts {
+			if shift -= bits; bits > 64 || r.IntN(3) > 0 {
+				continue
+			}
+			low, high := r.value(bits), r.value(bits)
+			if string(low) > string(high) {
+				low, high = high, low
+			}
+			m.Ranges = append(m.Ranges, p4.ValueRange{Shift: shift, Bits: bits, Low: low, High: high})
+		}
+		all = append(all, m)
+	}
+	w.both(func(sw *p4.Switch) error { return sw.SetValueSet(set.Name, all) })
+}
+
 func (r random) entry(t p4.TableInfo) p4.Entry {
 	e := r.runs(t)
 	for _, k := range t.Keys {
@@ -115,8 +145,13 @@ func (r random) entry(t p4.TableInfo) p4.Entry {
 				m.Any = r.IntN(2) == 0
 			}
 		case p4.Range:
-			m.Mask = m.Value
-			m.Any = r.IntN(3) == 0
+			if m.Mask = m.Value; r.IntN(3) > 0 {
+				m.Mask = r.value(k.Bits)
+			}
+			if string(m.Mask) < string(m.Value) {
+				m.Value, m.Mask = m.Mask, m.Value
+			}
+			m.Any = r.IntN(5) == 0
 		}
 		e.Key = append(e.Key, m)
 	}
@@ -230,6 +265,9 @@ func TestRandomPrograms(t *testing.T) {
 				}
 				if r.IntN(8) == 0 {
 					w.changeGroup(r)
+				}
+				if sets := w.sw.Program().ValueSets(); len(sets) > 0 && r.IntN(4) == 0 {
+					w.changeValues(r, sets[r.IntN(len(sets))])
 				}
 				if r.IntN(8) == 0 {
 					w.limits(r, have)

@@ -44,6 +44,7 @@ type Executor struct {
 	profiles
 	copies
 	meterCells
+	valueSets
 
 	mu      sync.Mutex // guards what follows
 	on      bool
@@ -179,7 +180,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	x := &Executor{tree: tree, from: o.From, why: map[string]string{}, suffix: -1}
 	x.most = min(maxReplicas, cfg.MaxPasses-1)
 	x.to = o.To
-	x.profiles.x, x.copies.x, x.meterCells.x = x, x, x
+	x.profiles.x, x.copies.x, x.meterCells.x, x.valueSets.x = x, x, x, x
 	x.graces = &graces{wait: x.pass, after: x.passed}
 	defer func() {
 		if err != nil {
@@ -389,7 +390,7 @@ func dryMaps(p *ir.Program) descriptors {
 	}
 	n := len(p.Tables)
 	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, turn: 1, clock: 1, multicast: 1, lists: 1, sets: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
-		direct: ones(n), members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), counters: ones(len(p.Counters)), meters: ones(len(p.Meters)), entryMeters: ones(n)}
+		direct: ones(n), members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), counters: ones(len(p.Counters)), meters: ones(len(p.Meters)), entryMeters: ones(n), values: ones(len(usesOf(p)))}
 	m.defaultAt, _ = placeDefaults(p)
 	return m
 }
@@ -518,6 +519,9 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		x.meters = append(x.meters, w)
 	}
 	if err == nil {
+		err = x.addValueSets()
+	}
+	if err == nil {
 		m.of(x)
 	}
 	return m, err
@@ -536,12 +540,17 @@ func (m *descriptors) of(x *Executor) {
 			entries, slots = sharedFD(t.cuckoo.records), sharedFD(t.cuckoo.slots)
 		case t.strides != nil:
 			entries, slots = sharedFD(t.strides.records), sharedFD(t.strides.nodes)
+		case t.vectors != nil:
+			entries, slots = sharedFD(t.vectors.records), sharedFD(t.vectors.mem)
 		}
 		m.tables, m.slots = append(m.tables, entries), append(m.slots, slots)
 		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
 		m.entryMeters = append(m.entryMeters, sharedFD(t.meters))
 	}
 	m.clock, m.turn, m.multicast, m.lists, m.sets = x.clock.m.FD(), sharedFD(x.turnWord), sharedFD(x.groups), sharedFD(x.lists), fd(x.sets)
+	for _, v := range x.uses {
+		m.values = append(m.values, sharedFD(v.mem))
+	}
 	m.registers = make([]int, len(x.tree.Registers)) // without memory for what only passes whose code is thrown away use
 	for i, w := range x.registers {
 		m.registers[i] = sharedFD(w)

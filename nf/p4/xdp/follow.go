@@ -32,8 +32,10 @@ import (
 //     store changes places.
 //   - When a table gets its first entry, one store makes frames look into the table after the entry is
 //     written.
-//   - If an entry cannot be written (the map is full, there are too many masks, or a range is no single
-//     value), one store stops the table, and frames that come to it go to the engine.
+//   - With ranges an entry is a record, too, which slots of bit vectors refer to (vectors.go).
+//   - Where a frame looks at several places for an entry (under several masks, or at several vectors), a generation tells it that
+//     entries came or went meanwhile: else it might see the second of two changes and not the first. Then it goes to the engine.
+//   - If an entry cannot be written (the map is full, or there are too many masks or ranges), one store stops the table, and frames that come to it go to the engine.
 
 // tableMaps holds the kernel's maps of a table.
 type tableMaps struct {
@@ -41,6 +43,7 @@ type tableMaps struct {
 	skip     bool     // the program does not look at it
 	cuckoo   *cuckoo  // of a table that is direct
 	strides  *strides // of one that is stepped
+	vectors  *vectorTable
 	entries  *ebpf.Map
 	masks    *shared
 	meters   *shared // the entries' direct meters, by row, and the default entry's
@@ -91,6 +94,8 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 		if m.masks, err = x.newShared("p4_masks", masksSize(t)); err == nil {
 			m.cuckoo, err = x.newCuckoo(t, t.KeyWords+1, seed)
 		}
+	case ranged:
+		m.vectors, err = x.addVectors(t)
 	}
 	if err != nil {
 		return err
@@ -192,6 +197,8 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 		err = m.entries.Put(trieKey(t, &r), v)
 	case m.kind == tuples:
 		err = x.putTuple(m, t, &r, rank, v)
+	case m.kind == ranged:
+		err = m.vectors.putRow(t, &r, rank, nativeWords(v))
 	}
 	if err != nil {
 		x.stop(table, fmt.Errorf("an entry cannot be put into the kernel: %w", err))
@@ -230,6 +237,8 @@ func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 		err = m.entries.Delete(trieKey(t, &r))
 	case tuples:
 		err = x.deleteTuple(m, t, &r, rankOf(&r, row))
+	case ranged:
+		err = m.vectors.deleteRow(rankOf(&r, row))
 	}
 	if err != nil {
 		x.stop(table, fmt.Errorf("an entry cannot be taken out of the kernel: %w", err))
@@ -238,47 +247,19 @@ func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 	x.leaveNumber(table, row)
 }
 
-// tuple returns the mask and the masked key of an entry. A range must be a single value, or all values;
-// otherwise tuple returns an error.
-func tuple(t *ir.Table, r *ir.Row) (mask, key []uint64, err error) {
-	mask, key = slices.Clone(r.Mask), slices.Clone(r.Key)
-	for _, k := range t.Keys {
-		if k.Match != ir.Range {
-			continue
-		}
-		low, high := r.Key[k.At:k.At+k.Words], r.Mask[k.At:k.At+k.Words]
-		one, all := slices.Equal(low, high), true
-		for w := range low {
-			all = all && low[w] == 0 && high[w] == ones(min(64, k.Bits-64*w))
-		}
-		if !one && !all {
-			return nil, nil, fmt.Errorf("a range from %#x to %#x is neither one value nor all", low, high)
-		}
-		for w := range low {
-			if mask[k.At+w] = ones(min(64, k.Bits-64*w)); !one {
-				mask[k.At+w], key[k.At+w] = 0, 0
-			}
-		}
-	}
-	return mask, key, nil
-}
-
 // putTuple adds an entry first, and after it the mask that leads to it.
 func (x *Executor) putTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64, v []byte) error {
-	mask, key, err := tuple(t, r)
+	n, err := x.placeMask(m, t, r.Mask)
 	if err != nil {
 		return err
 	}
-	n, err := x.placeMask(m, t, mask)
-	if err != nil {
-		return err
-	}
-	k := string(native(native(nil, uint64(n)), key...))
+	k := string(native(native(nil, uint64(n)), r.Key...))
 	list := m.sameness[k]
 	i, there := slices.BinarySearchFunc(list, rank, func(a ranked, rank uint64) int { return cmp.Compare(a.rank, rank) })
 	if there {
 		list[i].value = v
 	} else {
+		nextGeneration(m.masks, masksGeneration(t))
 		list = slices.Insert(list, i, ranked{rank, v})
 		m.sameness[k] = list
 		m.used[n]++
@@ -320,21 +301,18 @@ func (x *Executor) placeMask(m *tableMaps, t *ir.Table, mask []uint64) (int, err
 }
 
 func (x *Executor) deleteTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64) error {
-	mask, key, err := tuple(t, r)
-	if err != nil {
-		return err
-	}
-	want := string(native(nil, mask...))
+	want := string(native(nil, r.Mask...))
 	for n := range maxMasks {
 		if m.used[n] == 0 || m.mask[n] != want {
 			continue
 		}
-		k := string(native(native(nil, uint64(n)), key...))
+		k := string(native(native(nil, uint64(n)), r.Key...))
 		list := m.sameness[k]
 		i := slices.IndexFunc(list, func(a ranked) bool { return a.rank == rank })
 		if i < 0 {
 			break
 		}
+		nextGeneration(m.masks, masksGeneration(t))
 		list = slices.Delete(list, i, i+1)
 		if m.sameness[k] = list; len(list) == 0 {
 			delete(m.sameness, k)

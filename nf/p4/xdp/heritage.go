@@ -221,6 +221,8 @@ func (h *heritage) readRows(i int, t *ir.Table, rows map[string]uint32) {
 		words++
 	case stepped:
 		words++ // the mask
+	case ranged:
+		words, _ = vectorRecord(t)
 	}
 	note := func(n uint32) {
 		if n == 0 || 8*words*int(n) > len(records.mem) {
@@ -235,11 +237,22 @@ func (h *heritage) readRows(i int, t *ir.Table, rows map[string]uint32) {
 			at := 1 + int(name[0]%maxMasks)*t.KeyWords
 			name = append(append(slices.Clone(masks.words()[at:at+t.KeyWords]), name[1:]...), entry[1]>>32)
 		}
+		if kind == ranged {
+			name = append(slices.Clone(name), entry[1]>>32)
+		}
 		rows[string(native(nil, name...))] = binary.NativeEndian.Uint32(native(nil, entry[0]))
 	}
 	if slots := h.value("p4_slots", i); slots != nil && records != nil {
 		for i := range len(slots.mem) / 4 {
 			note(*slots.half(i) & (1<<recordBits - 1))
+		}
+	}
+	if mem := h.value("p4_vectors", i); mem != nil && records != nil {
+		shape, _ := vectorsOf(t)
+		for n := range shape.size() {
+			if *mem.word(liveAt + n/64)>>(n%64)&1 != 0 {
+				note(uint32(*mem.word(shape.numbersAt() + n)))
+			}
 		}
 	}
 	if nodes := h.value("p4_nodes", i); nodes != nil && records != nil {
@@ -274,11 +287,9 @@ func nameOf(t *ir.Table, r *ir.Row, row uint32) string {
 	case trie:
 		return string(trieKey(t, r))
 	case tuples:
-		mask, key, err := tuple(t, r)
-		if err != nil {
-			return ""
-		}
-		return string(native(nil, append(append(mask, key...), rankOf(r, row)>>32)...))
+		return string(native(nil, append(slices.Concat(r.Mask, r.Key), rankOf(r, row)>>32)...))
+	case ranged:
+		return string(native(nil, append(slices.Concat(r.Key, r.Mask), rankOf(r, row)>>32)...))
 	}
 	return string(native(nil, r.Key...))
 }

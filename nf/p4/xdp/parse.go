@@ -181,14 +181,20 @@ func (g *parsing) extract(h *ir.Header, s instance) {
 
 // setLookahead stores a lookahead in a field.
 func (g *parsing) setLookahead(dst *ir.Expr, a *ir.Arg, at int) {
-	if a.Bits > 64 || dst.Op != ir.FieldOf || dst.Field == nil || dst.Field.Bits > 64 || dst.Field.Saturate {
-		unsupported("it looks ahead at more than 64 bits")
+	f := dst.Field
+	if dst.Op != ir.FieldOf || f == nil || f.Saturate || f.Signed && f.Bits > 64 {
+		unsupported("it looks ahead for a signed number of more than 64 bits, or for no field of fixed range")
 	}
-	g.lookahead(a.Off, a.Bits, at, asm.R1)
-	if dst.Field.Bits < a.Bits {
-		g.and(asm.R1, ones(dst.Field.Bits))
+	g.need(at, (a.Off+a.Bits+7)/8, at)
+	for w := range (f.Bits + 63) / 64 {
+		if n := min(64, a.Bits-64*w); n > 0 {
+			g.lookahead(a.Off+a.Bits-64*w-n, n, at, asm.R1)
+		} else {
+			g.imm(asm.R1, 0)
+		}
+		g.and(asm.R1, ones(min(64, f.Bits-64*w)))
+		g.writeField(f, w, asm.R1)
 	}
-	g.writeField(dst.Field, 0, asm.R1)
 }
 
 // lookahead leaves n bits of a lookahead in r. It changes R0 and R1.
@@ -199,7 +205,14 @@ func (g *parsing) lookahead(off, n, at int, r asm.Register) {
 	first := off / 8
 	s := off % 8
 	if s+n > 64 {
-		unsupported("it looks ahead at bits in nine bytes")
+		g.load(r, rData, at+first, asm.DWord)
+		g.swap(r, 64)
+		g.calc(asm.LSh, r, s)
+		g.load(asm.R0, rData, at+first+8, asm.Byte)
+		g.calc(asm.RSh, asm.R0, 8-s)
+		g.with(asm.Or, r, asm.R0)
+		g.calc(asm.RSh, r, 64-n)
+		return
 	}
 	g.imm(r, 0)
 	for i := first; i < size; {
@@ -236,6 +249,12 @@ func (g *parsing) verify(op *ir.Call, at int) {
 	g.label(ok)
 }
 
+// keyWord is a word of a transition key in a register.
+type keyWord struct {
+	bits, at int
+	reg      asm.Register
+}
+
 // maxInRegisters is the highest number of words of a transition key that stay in registers.
 const maxInRegisters = 4
 
@@ -247,17 +266,11 @@ func (g *parsing) choose(st *ir.State, s instance) {
 		switch {
 		case p.Unknown:
 			unsupported("it looks into a header stack")
-		case p.Look && p.Bits > 64:
-			unsupported("it looks ahead at more than 64 bits")
 		}
 		words += (p.Bits + 63) / 64
 	}
 	if words > maxInRegisters {
 		unsupported("it chooses by more than %d words", maxInRegisters)
-	}
-	type keyWord struct {
-		bits, at int
-		reg      asm.Register
 	}
 	var key []keyWord
 	for i := len(st.Parts) - 1; i >= 0; i-- { // lookahead changes R1: the first parts are loaded last
@@ -267,7 +280,7 @@ func (g *parsing) choose(st *ir.State, s instance) {
 			k := keyWord{min(64, p.Bits-64*w), p.At + w, pool[words+1]}
 			switch {
 			case p.Look:
-				g.lookahead(p.Off, p.Bits, s.at, k.reg)
+				g.lookahead(p.Off+p.Bits-64*w-k.bits, k.bits, s.at, k.reg)
 			case p.Last != nil:
 				g.lastField(p, s, w, k.reg)
 			case p.Valid != nil:
@@ -278,13 +291,19 @@ func (g *parsing) choose(st *ir.State, s instance) {
 			key = append(key, k)
 		}
 	}
+	if slices.ContainsFunc(st.Cases, func(c ir.Case) bool { return c.ValueSet > 0 }) {
+		g.keepKey(key)
+	}
 	for i := range st.Cases {
 		c := &st.Cases[i]
-		if c.ValueSet {
-			g.pass("it asks a value set")
-			return
-		}
 		next := g.fresh()
+		if c.ValueSet > 0 {
+			g.asks(st, c, next)
+			g.toState(instance{c.Next, s.at, s.last, s.idle, s.stacks})
+			g.label(next)
+			g.bringKey(key)
+			continue
+		}
 		for _, k := range key {
 			value, mask := c.Value[k.at], c.Mask[k.at]
 			switch {

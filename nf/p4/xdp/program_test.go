@@ -38,6 +38,7 @@ type author struct {
 	stackSize               int // 0: the program has no stack
 	stacks                  arr
 	elements                []string
+	valueSets               arr
 }
 
 func (a *author) id() int { a.ids++; return a.ids }
@@ -260,7 +261,7 @@ func (a *author) parser() obj {
 			ops = append(ops, prim("set", fieldOf(pick(a, a.byHeader["meta"])), a.number(2)))
 		}
 		if a.IntN(4) == 0 {
-			ops = append(ops, prim("set", fieldOf(pick(a, a.byHeader["meta"])), obj{"type": "lookahead", "value": arr{a.IntN(9), 1 + a.IntN(40)}}))
+			ops = append(ops, prim("set", fieldOf(pick(a, a.byHeader["meta"])), obj{"type": "lookahead", "value": arr{a.IntN(9), 1 + a.IntN(pick(a, []int{40, 64, 130}))}}))
 		}
 		if a.IntN(6) == 0 {
 			ops = append(ops, prim("verify", a.truth(1), hexs(3)))
@@ -268,9 +269,20 @@ func (a *author) parser() obj {
 		var key, cases arr
 		if f := pick(a, a.byHeader[a.wire[i]]); a.IntN(5) > 0 {
 			bits := (f.bits + 7) / 8 * 8
+			packed := f.bits
 			if key = (arr{fieldOf(f)}); a.IntN(4) == 0 {
-				key = append(key, obj{"type": "lookahead", "value": arr{a.IntN(4), 8}})
-				bits += 8
+				n := pick(a, []int{8, 8, 13, 72})
+				key = append(key, obj{"type": "lookahead", "value": arr{a.IntN(4), n}})
+				bits, packed = bits+(n+7)/8*8, packed+n
+			}
+			if a.IntN(3) == 0 {
+				set := fmt.Sprintf("vs%d", len(a.valueSets))
+				a.valueSets = append(a.valueSets, obj{"name": set, "id": len(a.valueSets), "compressed_bitwidth": packed, "max_size": 16})
+				c := obj{"type": "parse_vset", "value": set, "mask": nil, "next_state": next()}
+				if a.IntN(3) == 0 {
+					c["mask"] = fmt.Sprintf("0x%x", a.Uint64()&ones(min(packed, 63)))
+				}
+				cases = append(cases, c)
 			}
 			for range a.IntN(3) {
 				c := obj{"type": "hexstr", "value": fmt.Sprintf("0x%x", a.Uint64N(4)&ones(min(bits, 63))), "mask": nil, "next_state": next()}
@@ -293,6 +305,7 @@ func (a *author) parser() obj {
 func (a *author) table(name string, next any, names []string, ids []int) obj {
 	kind := pick(a, []string{"exact", "exact", "lpm", "ternary", "range"})
 	var keys arr
+	prefixed := kind == "lpm"
 	for i := range 1 + a.IntN(3) {
 		f := pick(a, a.fields)
 		match := "exact"
@@ -300,6 +313,12 @@ func (a *author) table(name string, next any, names []string, ids []int) obj {
 			match = kind
 		} else if kind != "exact" && kind != "lpm" {
 			match = pick(a, []string{"exact", "ternary"})
+			if kind == "range" {
+				if match = pick(a, []string{"exact", "ternary", "range", "range", "lpm"}); match == "lpm" && prefixed {
+					match = "range" // a table has one LPM field
+				}
+				prefixed = prefixed || match == "lpm"
+			}
 		}
 		target := arr{f.header, f.name}
 		if match == "exact" && a.IntN(6) == 0 {
@@ -472,10 +491,11 @@ func (a *author) program() []byte {
 		}
 		a.profiles = append(a.profiles, p)
 	}
+	parser := a.parser() // which makes value sets
 	root := obj{"__meta__": obj{"version": arr{2, 23}}, "header_types": a.types, "headers": a.headers, "actions": a.actions,
-		"field_aliases":  arr{std("ingress_global_timestamp"), std("egress_global_timestamp"), std("mcast_grp"), std("egress_rid"), std("priority")},
-		"parsers":        arr{a.parser()},
-		"header_stacks":  a.stacks,
+		"field_aliases": arr{std("ingress_global_timestamp"), std("egress_global_timestamp"), std("mcast_grp"), std("egress_rid"), std("priority")},
+		"parsers":       arr{parser},
+		"header_stacks": a.stacks, "parse_vsets": a.valueSets,
 		"errors":         arr{arr{"NoError", 0}, arr{"PacketTooShort", 1}, arr{"NoMatch", 2}, arr{"StackOutOfBounds", 4}},
 		"deparsers":      arr{obj{"name": "deparser", "id": 0, "order": order}},
 		"pipelines":      arr{a.pipeline("ingress", 3, names, ids), a.pipeline("egress", 1, names, ids)},

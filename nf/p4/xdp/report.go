@@ -47,7 +47,7 @@ const (
 
 // sometimes notes that some frames go to the engine at a part.
 func (p *parts) sometimes(r Reason) {
-	if r.Kind == "" || r.Why == whyStopped || r.Why == whyForeign {
+	if r.Kind == "" || r.Why == whyStopped || r.Why == whyForeign || r.Why == whyChanging {
 		return
 	}
 	x := &p.list[p.visit(r)]

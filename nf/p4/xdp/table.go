@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf/asm"
 
@@ -31,8 +32,10 @@ const (
 // because each mask costs a look-up.
 const maxMasks = 8
 
-// A table of masks in the kernel: a word whose bits say which masks are in use, and then the masks.
-func masksSize(t *ir.Table) int { return 8 * (1 + maxMasks*t.KeyWords) }
+// A table of masks in the kernel: a word whose bits say which masks are in use, the masks, and the generation (vectors.go).
+func masksSize(t *ir.Table) int { return 8 * (2 + maxMasks*t.KeyWords) }
+
+func masksGeneration(t *ir.Table) int { return 1 + maxMasks*t.KeyWords }
 
 // sort says which kind of map holds the entries of a table.
 type sort uint8
@@ -43,6 +46,7 @@ const (
 	stepped      // strides
 	trie         // the kernel's, of other tables with an LPM field
 	tuples       // a cuckoo of masked keys
+	ranged       // bit vectors, of tables with ranges
 )
 
 // sortOf returns the kind of map for a table, or the reason why the table cannot be translated.
@@ -83,7 +87,14 @@ func sortOf(t *ir.Table) (sort, string) {
 	case t.Kind == ir.LPM && t.Size > 0:
 		return trie, ""
 	}
-	if _, ok := shapeOf(t, t.KeyWords+1); ok {
+	if slices.ContainsFunc(t.Keys, func(k ir.Key) bool { return k.Match == ir.Range }) {
+		if _, ok := vectorsOf(t); !ok {
+			return 0, fmt.Sprintf("its key with ranges has %d bits", keyBits(t))
+		}
+		if words, records := vectorRecord(t); 8*words*records <= maxMemory {
+			return ranged, ""
+		}
+	} else if _, ok := shapeOf(t, t.KeyWords+1); ok {
 		return tuples, ""
 	}
 	return 0, fmt.Sprintf("it may have %d entries", t.Size)
@@ -96,6 +107,13 @@ const (
 	maxEntries   = 1 << 24
 	maxCounters  = 1 << 18
 )
+
+func keyBits(t *ir.Table) (n int) {
+	for i := range t.Keys {
+		n += t.Keys[i].Bits
+	}
+	return n
+}
 
 // key leaves word w of the packet's key in R1.
 func (g *pipes) key(k *ir.Key, w int) {
@@ -148,6 +166,8 @@ func (g *pipes) table(n int, t *ir.Table) {
 			g.lookStrides(n, t, miss)
 		case trie:
 			g.lookTrie(n, t, miss)
+		case ranged:
+			g.lookVectors(n, t, miss)
 		default:
 			g.lookTuples(n, t, miss)
 		}
@@ -318,8 +338,8 @@ func (g *pipes) lookTuples(n int, t *ir.Table, miss string) {
 	kw := t.KeyWords
 	probe := keyAt(kw)
 	masked := probe - 8*(kw+1)
-	rank := masked - 8
-	if -rank > stackSize {
+	rank, generation := masked-8, masked-16
+	if -generation > stackSize {
 		unsupported("its key has %d words", kw)
 	}
 	for i := range t.Keys {
@@ -330,6 +350,8 @@ func (g *pipes) lookTuples(n int, t *ir.Table, miss string) {
 		}
 	}
 	s, _ := shapeOf(t, kw+1)
+	changing, out := g.fresh(), g.fresh()
+	g.generation(g.maps.masks[n], masksGeneration(t), generation, changing)
 	g.calc(asm.Mov, rEntry, 0)
 	g.add(storeImm(asm.RFP, int16(rank), -1, asm.DWord))
 	for m := range maxMasks {
@@ -358,5 +380,10 @@ func (g *pipes) lookTuples(n int, t *ir.Table, miss string) {
 		g.with(asm.Mov, rEntry, rCandidate)
 		g.label(next)
 	}
+	g.sameGeneration(g.maps.masks[n], masksGeneration(t), generation, changing)
 	g.whenImm(asm.JEq, rEntry, 0, miss)
+	g.jump(out)
+	g.label(changing)
+	g.pass(whyChanging)
+	g.label(out)
 }

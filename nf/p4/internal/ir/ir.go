@@ -27,6 +27,7 @@ type Program struct {
 	Counters                           []Array
 	Meters                             []Meters
 	Registers                          []Registers
+	ValueSets                          []string // their names
 	Hashes                             []Hash
 	Std                                Standard
 }
@@ -266,11 +267,25 @@ type KeyPart struct {
 	Unknown bool
 }
 
-// Case is a transition of a parser state. A transition on a value set has no Value.
+// Case is a transition of a parser state. A transition on a value set has no Value, and its Mask, unless it is nil, is one of the key
+// whose parts lie side by side, as members have them.
 type Case struct {
 	Value, Mask []uint64
-	ValueSet    bool
 	Next        int
+	// ValueSet is 1 + the number of a value set, or 0. Use counts the transitions of all states on value sets.
+	ValueSet, Use int
+}
+
+// SetMember is a member of a value set: the value of a key whose parts lie side by side, and the bits that are compared.
+type SetMember struct {
+	Value, Mask []uint64
+	Ranges      []SetRange
+}
+
+// SetRange says that the Bits bits of a key in front of the last Shift bits are a number from Low to High.
+type SetRange struct {
+	Shift, Bits int
+	Low, High   []uint64
 }
 
 // Checksum is a field that is verified or updated.
@@ -424,6 +439,8 @@ type Follower interface {
 	// before groups that have them, and both before entries.
 	Member(profile int, at uint32, action int, data []uint64)
 	Group(profile int, at uint32, there bool, live []Share)
+	// ValueSet is told of all members of a value set.
+	ValueSet(set int, members []SetMember)
 	// Multicast is told of the replicas of a multicast group that serve now; without any the group is gone.
 	Multicast(group uint32, to []Replica)
 	// Meters returns the memory in which both executors have the cells of an array of meters, EntryMeters the memory for those of a

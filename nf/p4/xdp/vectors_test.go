@@ -1,0 +1,240 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/quillon/quillon/nf/p4"
+)
+
+// TestPiecesOfRange: a value is in exactly one piece of a range if it is in the range, and else in none.
+func TestPiecesOfRange(t *testing.T) {
+	r := newRandom(t)
+	for n := range 4000 {
+		size := 1 + r.IntN(2)
+		top := 1 << (8 * size)
+		low := r.IntN(top)
+		high := low + r.IntN(top-low)
+		if n%8 == 0 {
+			low, high = low&^0xff, high|0xff
+		}
+		digits := func(v int) []uint8 { return []uint8{uint8(v >> 8), uint8(v)}[2-size:] }
+		all := piecesOfRange(digits(low), digits(high))
+		if len(all) > 2*size-1 {
+			t.Fatalf("%d to %d: %d pieces", low, high, len(all))
+		}
+		for _, v := range []int{low, high, max(low-1, 0), min(high+1, top-1), r.IntN(top), low | 0xff&(top-1), high &^ 0xff, (low + high) / 2} {
+			in := 0
+			for _, p := range all {
+				has := true
+				for i, b := range digits(v) {
+					has = has && p[i].has(int(b))
+				}
+				if has {
+					in++
+				}
+			}
+			if want := v >= low && v <= high; in > 1 || (in == 1) != want {
+				t.Fatalf("%d to %d: %d is in %d pieces", low, high, v, in)
+			}
+		}
+	}
+}
+
+// priorities are in any order, ascending or descending, or all alike.
+func (r random) priority(how string, n int) int32 {
+	switch how {
+	case "ascending":
+		return int32(1 + n)
+	case "descending":
+		return int32(1<<20 - n)
+	case "alike":
+		return 1
+	}
+	return int32(1 + r.IntN(500))
+}
+
+// TestManyRanges inserts, changes and deletes ranges, and looks for keys meanwhile, until there is no room.
+func TestManyRanges(t *testing.T) {
+	for _, how := range []string{"ascending", "descending", "alike", "random"} {
+		t.Run(how, func(t *testing.T) {
+			w := newTwin(t, pairs(t, "range"))
+			r := newRandom(t)
+			type one struct {
+				h         p4.Handle
+				low, high uint16
+			}
+			var have []one
+			v := w.x.tables[0].vectors
+			near := func() uint16 {
+				if len(have) > 0 && r.IntN(2) == 0 {
+					e := have[r.IntN(len(have))]
+					return []uint16{e.low, e.high, e.low - 1, e.high + 1, e.low | 0xff, e.high &^ 0xff}[r.IntN(6)]
+				}
+				return uint16(r.Uint64() >> r.IntN(64))
+			}
+			for n := range 6000 {
+				action := p4.Action{Name: "set", Args: [][]byte{bigEndian(uint64(n)), bigEndian(uint64(n))}}
+				grows := n%3000 < 2000
+				switch {
+				case len(have) > 0 && (!grows || r.IntN(8) == 0):
+					i := r.IntN(len(have))
+					w.both(func(sw *p4.Switch) error { return sw.Delete("t", have[i].h) })
+					have[i] = have[len(have)-1]
+					have = have[:len(have)-1]
+				case len(have) > 0 && r.IntN(4) == 0:
+					e := have[r.IntN(len(have))]
+					w.both(func(sw *p4.Switch) error { return sw.Modify("t", e.h, p4.Entry{Action: action}) })
+				case len(v.used) < v.size()-3:
+					low, high := near(), near()
+					e := one{low: min(low, high), high: max(low, high)}
+					if r.IntN(8) == 0 {
+						e.high = e.low
+					}
+					m := p4.Match{Value: bigEndian(uint64(e.low)), Mask: bigEndian(uint64(e.high))}
+					prio := r.priority(how, n)
+					w.both(func(sw *p4.Switch) (err error) {
+						e.h, err = sw.Insert("t", p4.Entry{Key: []p4.Match{m}, Priority: prio, Action: action})
+						return err
+					})
+					have = append(have, e)
+				}
+				for range 2 {
+					b := make([]byte, 64)
+					binary.BigEndian.PutUint16(b, near())
+					w.frame(1, b)
+				}
+				if t.Failed() {
+					t.Fatalf("after change %d of %d entries", n, len(have))
+				}
+			}
+			if s := w.x.Stopped(); len(s) > 0 || w.kernel != 12000 {
+				t.Errorf("stopped: %v, %d frames in the kernel, to the engine: %v", s, w.kernel, w.engine)
+			}
+			w.counts()
+		})
+	}
+}
+
+// TestTooManyRanges: the engine has the frames of a table whose entries come to more pieces than there are slots, and says so.
+func TestTooManyRanges(t *testing.T) {
+	w := newTwin(t, pairs(t, "range"))
+	for i := range uint64(mostPairs) {
+		m := p4.Match{Value: bigEndian(256*(i%200) + 1), Mask: bigEndian(256*(i%200) + 700)}
+		w.both(func(sw *p4.Switch) error {
+			_, err := sw.Insert("t", p4.Entry{Key: []p4.Match{m}, Priority: int32(1 + i), Action: p4.Action{Name: "set", Args: [][]byte{{1}, {1}}}})
+			return err
+		})
+	}
+	w.frame(1, make([]byte, 64))
+	if why := w.x.Stopped()["t"]; !strings.Contains(why, "pieces") || w.kernel != 0 || len(w.engine) != 1 {
+		t.Errorf("stopped: %q, %d frames in the kernel, in the engine: %v", why, w.kernel, w.engine)
+	}
+}
+
+// TestOrderOfEntries replaces an entry by another one again and again, each in two changes of which the first one inserts, while another
+// processor runs frames. All frames see one of the two, and never one that is before what a frame has seen.
+func TestOrderOfEntries(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("it takes two processors")
+	}
+	for _, kind := range []string{"ternary", "range"} {
+		t.Run(kind, func(t *testing.T) {
+			w := newTwin(t, pairs(t, kind))
+			w.x.port(1)
+			r := newRandom(t)
+			insert := func(m p4.Match, priority int32, i uint64) p4.Handle {
+				h, err := w.sw.Insert("t", p4.Entry{Key: []p4.Match{m}, Priority: priority, Action: p4.Action{Name: "set", Args: [][]byte{bigEndian(i), bigEndian(i)}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return h
+			}
+			// match is one that a key of 0x0180 meets: another one for each number from 0 to 5.
+			match := func(n uint64) p4.Match {
+				if kind == "ternary" {
+					return p4.Match{Value: bigEndian(0x0180), Mask: bigEndian(0xff ^ 1<<n)}
+				}
+				return p4.Match{Value: bigEndian(n * 0x30), Mask: bigEndian(0x0180 + n*0x70)}
+			}
+			var rest []p4.Handle
+			for n := range uint64(150) { // others between them
+				if kind == "ternary" && n < 6 { // so that all masks stay
+					m := match(n)
+					m.Value = bigEndian(0x7000)
+					insert(m, 1, 0)
+				}
+				if kind == "range" {
+					rest = append(rest, insert(p4.Match{Value: bigEndian(0x8001 + n), Mask: bigEndian(0x8210 + 7*n)}, int32(1+r.IntN(60)), 0))
+				}
+			}
+			var stop atomic.Bool
+			var frames, changing atomic.Uint64
+			var group sync.WaitGroup
+			h := insert(match(0), 30, 1)
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				runtime.LockOSThread()
+				pin(t, 1)
+				last := uint64(0)
+				for !stop.Load() {
+					b := make([]byte, 64)
+					b[0], b[1] = 1, 0x80
+					out := make([]byte, 64)
+					code, err := w.x.prog.Run(&ebpf.RunOptions{Data: b, DataOut: out})
+					x, y := binary.BigEndian.Uint64(out[2:]), binary.BigEndian.Uint64(out[10:])
+					if code == xdpPass && err == nil {
+						changing.Add(1)
+						continue
+					}
+					if err != nil || code != xdpRedirect || x != y || x < max(1, last) {
+						t.Errorf("code %d, %v: %d and %d, before it was %d", code, err, x, y, last)
+						return
+					}
+					last = x
+					frames.Add(1)
+				}
+			}()
+			begun := time.Now()
+			changes := 0
+			for i := uint64(2); !t.Failed() && (i <= 100_000 || frames.Load() < 1000) && time.Since(begun) < 20*time.Second; i++ {
+				next := insert(match(i%6), int32(1+r.IntN(60)), i)
+				if err := w.sw.Delete("t", h); err != nil {
+					t.Fatal(err)
+				}
+				h = next
+				if changes += 2; kind == "range" && i%16 == 0 {
+					k := r.IntN(len(rest))
+					if err := w.sw.Delete("t", rest[k]); err != nil {
+						t.Fatal(err)
+					}
+					rest[k] = insert(p4.Match{Value: bigEndian(0x8001 + i%99), Mask: bigEndian(0x8210 + i%999)}, int32(1+r.IntN(60)), 0)
+				}
+			}
+			took := time.Since(begun)
+			stop.Store(true)
+			group.Wait()
+			all, err := w.x.Outcomes()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range all {
+				if o.Engine && o.Frames > 0 && !strings.HasSuffix(o.Name, whyChanging) {
+					t.Errorf("%s: %d frames", o.Name, o.Frames)
+				}
+			}
+			if s := w.x.Stopped(); len(s) > 0 || frames.Load() < 1000 {
+				t.Errorf("%d frames, stopped: %v", frames.Load(), s)
+			}
+			t.Logf("%d frames in the kernel, %d met changes, %.0f changes a second", frames.Load(), changing.Load(), float64(changes)/took.Seconds())
+		})
+	}
+}
