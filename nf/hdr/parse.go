@@ -196,27 +196,30 @@ func Examine(b []byte, f *Frame) Flaw { return examine(b, f, true) }
 //
 //go:noinline
 func examine(b []byte, f *Frame, sums bool) Flaw {
-	// IPv4 without tags and options, all in order, is most of what there is.
-	const l3, l4, bth = EthernetLen, EthernetLen + IPv4Len, PlainBTH
-	if len(b) >= bth+BTHLen+ICRCLen && len(b) <= 0xFFFF && be.Uint32(b[12:])>>8 == EtherIPv4<<8|0x45 &&
-		be.Uint32(b[l3+6:])&0x3FFF00FF == ProtoUDP && be.Uint16(b[l4+2:]) == RoCEv2Port {
-		total := int(be.Uint16(b[l3+2:]))
-		if end := l3 + total; end <= len(b) && end >= bth+BTHLen+ICRCLen && int(be.Uint16(b[l4+4:])) == total-IPv4Len {
-			*f = Frame{Net: NetIPv4, L3: l3, L4: l4}
-			why := parseBTH(b, f, bth, end)
-			f.Why, f.Plain = why, why == IsRoCE
+	// IPv4 without tags and options, all in order, is most of what there is. Any other frame, and any in which
+	// something is wrong, goes the long way.
+	const l3, l4, bth, least = EthernetLen, EthernetLen + IPv4Len, PlainBTH, PlainBTH + BTHLen + ICRCLen
+	if len(b) >= least && len(b) <= 0xFFFF {
+		c := (*[least]byte)(b)
+		total, op, pad := int(be.Uint16(c[l3+2:])), Opcode(c[bth]), c[bth+1]>>4&3
+		i := &opTable[op]
+		rest := total - (least - l3) - int(i.Len) // payload and padding; below 0 if total is too small
+		if be.Uint32(c[12:])>>8 == EtherIPv4<<8|0x45 && be.Uint32(c[l3+6:])&0x3FFF00FF == ProtoUDP &&
+			be.Uint32(c[l4+2:]) == RoCEv2Port<<16|uint32(total-IPv4Len) && l3+total <= len(b) &&
+			c[bth+1]&15 == 0 && i.Name != "" && rest >= int(pad) && rest&int(i.mustNot) == 0 {
+			*f = Frame{Net: NetIPv4, Op: op, L3: l3, L4: l4, BTH: bth, Payload: bth + BTHLen + uint16(i.Len), End: uint16(l3 + total - ICRCLen), Pad: pad, Plain: true}
 			switch {
-			case !sums || why != IsRoCE:
+			case !sums:
 				return NoFlaw
-			case !plainSumOK((*[IPv4Len]byte)(b[l3:])):
+			case !plainSumOK((*[IPv4Len]byte)(c[l3:])):
 				return BadChecksum
 			case total >= plainLimit:
 				return f.flaw(b)
 			case hasRows:
-				if !goodRows(&b[l3], total) {
+				if !goodRows(&c[l3], total) {
 					return BadICRC
 				}
-			case clmulCRC(icrcSeed, &b[l3], total, &icrcOnes[NetIPv4]) != icrcResidue:
+			case clmulCRC(icrcSeed, &c[l3], total, &icrcOnes[NetIPv4]) != icrcResidue:
 				return BadICRC
 			}
 			return NoFlaw

@@ -166,7 +166,11 @@ func (s *lookout) study(p *parsed, b []byte, flaw hdr.Flaw) {
 
 // changing keeps the n bytes of a frame that begin at byte from, and are about to change.
 func (p *parsed) changing(b []byte, from, n int) {
-	p.from, p.n = uint8(from), uint8(copy(p.old[:n], b[from:]))
+	if p.from, p.n = uint8(from), uint8(n); n == 8 {
+		*(*[8]byte)(p.old[:]) = [8]byte(b[from:]) // an address, as most often
+		return
+	}
+	copy(p.old[:n], b[from:])
 }
 
 // seal brings the checksums of a frame up to date that was changed. RoCEv2 does

@@ -65,7 +65,9 @@ func (s requests) requested(c *graph.Ctx, x *packet.Buf, b []byte) bool {
 		}
 		fallthrough
 	case unfollowed:
-		s.untracked(c, b, s.server(p.ends.Dst), fl)
+		if fl&(hdr.IsWrite|hdr.IsAtomic) != 0 || p.f.Op == hdr.AtomicWrite {
+			s.untracked(c, b, s.server(p.ends.Dst), fl)
+		}
 	}
 	return true
 }
@@ -166,7 +168,8 @@ func (s requests) write(c *graph.Ctx, x *packet.Buf, b []byte) {
 		packets = (size + uint32(len(p)) - 1) / uint32(len(p))
 	}
 	key := binary.LittleEndian.Uint64(p[wire.KeyAt:])
-	w := pendingWrite{name: key, va: va, end: (s.psn + packets - 1) & hdr.PSNMask, slot: noSlot, size: size, rkey: reth.RKey(), version: word.Version()}
+	var w pendingWrite // field by field: the compiler builds a literal elsewhere and copies it
+	w.name, w.va, w.end, w.slot, w.size, w.rkey, w.version = key, va, (s.psn+packets-1)&hdr.PSNMask, noSlot, size, reth.RKey(), word.Version()
 	w.key = s.keyOf(r.sid, key)
 	if !s.isRegion(r.region, r.sid, w.rkey) {
 		r.region = s.regionOf(r.sid, w.rkey)
@@ -267,7 +270,9 @@ func (s requests) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 	}
 	if s.rewriteCAS(b, rec) {
 		c.Mark(x, packet.Rewritten, reasonSteeredCAS)
-		c.Trace(x, traceCAS, uint64(psn), va, rec.newVA, k.key)
+		if c.Traced(x) {
+			c.Trace(x, traceCAS, uint64(psn), va, rec.newVA, k.key)
+		}
 	}
 }
 
@@ -388,7 +393,9 @@ func (s requests) read(c *graph.Ctx, x *packet.Buf, b []byte) {
 	}
 	s.rewriteRead(b, rec, va)
 	c.Mark(x, packet.Rewritten, reasonSteeredRead)
-	c.Trace(x, traceRead, uint64(psn), va, rec.newVA, k.key)
+	if c.Traced(x) {
+		c.Trace(x, traceRead, uint64(psn), va, rec.newVA, k.key)
+	}
 }
 
 // readOn handles a READ request that repeats a steered READ, or continues one in its middle. It returns false

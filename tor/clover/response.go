@@ -70,7 +70,7 @@ func (s responses) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool
 		s.acknowledged(c, r)
 	}
 	if p.fl&hdr.IsAck != 0 {
-		return s.behind(c, in, x)
+		return r.q.Empty() || s.behind(c, in, x)
 	}
 	rec := s.op(p.row, p.psn)
 	switch {
@@ -101,7 +101,7 @@ func (s responses) responded(c *graph.Ctx, in int, x *packet.Buf, b []byte) bool
 			}
 		}
 	}
-	return s.behind(c, in, x)
+	return r.q.Empty() || s.behind(c, in, x)
 }
 
 // acknowledged notes which written entries the server has acknowledged. An entry that was the first under its

@@ -403,9 +403,9 @@ func (s *traffic) passed(i int32, o *op) bool {
 
 // op returns the record of the request of row i that took PSN psn, or nil if there is none.
 func (s *traffic) op(i int32, psn uint32) *op {
-	ring := (*[window]op)(s.opsOf(i))
+	ring := int(i) * window
 	for at, n := s.rows[i].head, 0; n < window; at, n = at-1, n+1 {
-		o := &ring[at%window]
+		o := &s.ops[ring+int(at%window)]
 		if o.kind == opNone {
 			return nil
 		}
