@@ -40,6 +40,8 @@ type Box struct {
 	Workers int
 	// Reloads are the settings that it may be given while it runs (BoxReloads); none: some that change little.
 	Reloads []graph.Args
+	// Journal: its machine has a disk, on which apps keep journals; a write there takes so long. 0: it has none.
+	Journal time.Duration
 	// Connected and Disconnected, if not nil, are told about queue pairs that were
 	// connected, and that are gone, while the box runs: what a connection
 	// manager's packets, or a controller, would tell it.
@@ -237,6 +239,9 @@ func New(c Config) (*Bed, error) {
 		workersOfBox = max(c.Box.Workers, 1)
 	}
 	b.box = &box{bed: b, a: newSpread(boxOut, workersOfBox, c.Seed), b: newSpread(toServer, workersOfBox, c.Seed+1), memory: map[string][]byte{}, bound: map[port.QueuePair]bool{}, guard: port.NewGuard(nil), torn: map[string]*torn{}, rng: rand.New(rand.NewPCG(b.cfg.Seed, 0x746F726E))}
+	if c.Box != nil && c.Box.Journal > 0 {
+		b.box.disk = &disk{bed: b, takes: c.Box.Journal, journals: map[string]*sectors{}, lost: map[[2]uint32]bool{}, rng: rand.New(rand.NewPCG(c.Seed, 0x6469736B))}
+	}
 	b.bridge = host.NewBridge(ends...)
 	for i, m := range append(slices.Clone(b.machines), b.server) {
 		b.bridge.Fix(m.mac, i)

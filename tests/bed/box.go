@@ -8,6 +8,7 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/journal"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/tor/conn"
@@ -33,6 +34,7 @@ type box struct {
 	dying, killed bool
 	rng           *rand.Rand
 	out           [2]packet.Batch
+	disk          *disk // nil: apps have no journal
 }
 
 // lent is a port that a graph may close without hurting the bed.
@@ -98,11 +100,16 @@ func (x *box) up() error {
 		args = f.Configure(x.bed)
 	}
 	x.starts++
+	var kept func(string, int, journal.Arrange) (journal.Journal, error)
+	if x.disk != nil {
+		kept = x.disk.open
+	}
 	inst, err := graph.New(graph.Config{
-		Spec:  chain(append(slices.Clone(f.Front), Stage{"box", f.Kind, args})),
-		Kinds: kinds(f),
-		Ports: map[string][]port.Port{"a": x.queues(x.a), "b": x.queues(x.b)},
-		Seed:  x.bed.cfg.Seed + x.starts<<32,
+		Journal: kept,
+		Spec:    chain(append(slices.Clone(f.Front), Stage{"box", f.Kind, args})),
+		Kinds:   kinds(f),
+		Ports:   map[string][]port.Port{"a": x.queues(x.a), "b": x.queues(x.b)},
+		Seed:    x.bed.cfg.Seed + x.starts<<32,
 		Memory: func(app string, size int) ([]byte, error) {
 			if len(x.memory[app]) == size {
 				return x.memory[app], nil
@@ -215,7 +222,11 @@ func (x *box) Breath(now clock.Time) (int, error) {
 	if x.inst != nil && now < x.asleep {
 		x.filter = x.inst.Wants()
 	} else if x.inst != nil {
-		return x.inst.Step(now)
+		n, err := x.inst.Step(now)
+		if err == nil && x.disk != nil {
+			err = x.named()
+		}
+		return n, err
 	}
 	n, err := x.cross(x.a, x.b, &x.out[0])
 	if err != nil {

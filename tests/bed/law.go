@@ -127,6 +127,9 @@ func (p judge) allows(q *Queue, r *record, class Class) string {
 	rdatomic := r.Op >= rnic.OpRead && r.Op <= rnic.OpMaskedCompareSwap
 	switch class {
 	case OperationError:
+		if p.mourned(r) {
+			return ""
+		}
 		// Where a refusal was lost the wire leaves its client without an end; to be
 		// told of one is no harm.
 		if p.silent(q, r) || r.Op != rnic.OpRead && p.bereaved(r) || p.robbed(r) { // a READ is done again
@@ -236,17 +239,24 @@ func (p judge) mayExhaust(q *Queue, r *record) string {
 	timeout := time.Duration(4096 << q.Near.Timeout)
 	for _, e := range p.w.Events {
 		switch e.What {
-		case Stalled, Frozen, BoxEnds, BoxSleeps:
+		case Stalled, Frozen, BoxEnds, BoxSleeps, BoxReboots:
 			wrong += 2 + int(e.For/timeout)
 		}
 	}
-	if p.late(q, r) || p.silent(q, r) || p.bereaved(r) || p.comesBack(q, r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
+	if p.mourned(r) || p.late(q, r) || p.silent(q, r) || p.bereaved(r) || p.comesBack(q, r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
 		return ""
 	}
 	if wrong <= q.Near.RetryCnt {
 		return fmt.Sprintf("%d retries, and %d things went wrong", q.Near.RetryCnt, wrong)
 	}
 	return ""
+}
+
+// mourned reports whether the box's machine was started anew while r's connection was there, or one with its queue pairs' numbers, and its
+// journal named that one: the client is told of the loss, unless it gives up before.
+func (p judge) mourned(r *record) bool {
+	return p.box.disk != nil && r.end >= 0 && p.box.disk.lost[[2]uint32{p.ends[r.end].ClientQPN, p.ends[r.end].ServerQPN}] &&
+		slices.ContainsFunc(p.reboots, func(at clock.Time) bool { return at <= r.done })
 }
 
 // comesBack reports whether r goes to a queue pair of the server's whose number its session had before, over a connection that nobody ended, and its client
@@ -262,7 +272,7 @@ func (p judge) comesBack(q *Queue, r *record) bool {
 func (p judge) silent(q *Queue, r *record) bool {
 	lossy, twice := p.Struck() > 0, p.copies()
 	for _, e := range p.w.Events {
-		lossy = lossy || e.What == Frozen || e.What == BoxEnds || e.What == BoxSleeps
+		lossy = lossy || e.What == Frozen || e.What == BoxEnds || e.What == BoxSleeps || e.What == BoxReboots
 		twice = twice || e.What >= Stalled
 	}
 	return slices.ContainsFunc(p.res.Records, func(x *record) bool {

@@ -41,6 +41,7 @@ type play struct {
 	marked   map[uint32]int    // by the client's queue pair: frames that met congestion
 	notified map[uint32]int    // notifications
 	losses   losses
+	reboots  []clock.Time // of the box's machine
 	res      *TwinResult
 	nic      *rnic.NIC // the server's
 	spies    map[string]*Spy
@@ -99,7 +100,7 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	}
 	if t.Box != nil {
 		b := *t.Box
-		b.Late, b.Clean, b.Workers = t.Late, !t.Crash, t.Workers
+		b.Late, b.Clean, b.Workers, b.Journal = t.Late, !t.Crash, t.Workers, t.Journal
 		if t.Managed {
 			b.nameServer()
 		}
@@ -499,6 +500,12 @@ func (p *play) happen(now clock.Time) (n int) {
 			p.err = errors.Join(p.err, p.box.up())
 		case BoxSleeps:
 			p.box.asleep = now.Add(e.For)
+		case BoxReboots:
+			if p.box.inst != nil && p.box.disk != nil {
+				p.err = errors.Join(p.err, p.box.reboot())
+				p.reboots = append(p.reboots, now)
+				p.boxAt = now.Add(e.For)
+			}
 		case BoxEnds:
 			if p.box.inst != nil {
 				p.err = errors.Join(p.err, p.box.down())
@@ -732,7 +739,7 @@ func (p *play) receive(q *queue, n int, now clock.Time) {
 
 // post posts a step.
 func (p *play) post(q *queue, s Step, now clock.Time) error {
-	r := &record{Step: s, queue: q.number, life: q.life, id: len(p.res.Records), region: &p.w.Regions[s.Region], since: q.since, mtu: q.qp.Conn().PathMTU, posted: now, done: clock.Never, status: Pending, log: -1, open: true}
+	r := &record{Step: s, queue: q.number, life: q.life, id: len(p.res.Records), region: &p.w.Regions[s.Region], since: q.since, mtu: q.qp.Conn().PathMTU, end: q.end, posted: now, done: clock.Never, status: Pending, log: -1, open: true}
 	keys := p.keys[s.Region]
 	k := &keys[len(keys)-1]
 	if s.Stale && len(keys) > 1 {

@@ -35,6 +35,8 @@ type World struct {
 	Alive, Gone time.Duration
 	// Workers is how many the box has; 0 = 1.
 	Workers int
+	// Journal is how long a write to the disk of the box's machine takes; 0: it has none.
+	Journal time.Duration
 	// Passes: operations of one client on different words may pass each other, as on
 	// several queue pairs. What was flushed behind one that was refused may have been executed.
 	Passes bool
@@ -122,6 +124,7 @@ const (
 	BoxReloads                  // the box is given another setting, and perhaps starts anew
 	BoxSleeps                   // the box does not run: what need not be held crosses unseen
 	BoxComes                    // the first box starts
+	BoxReboots                  // as BoxEnds, with all that the box's machine has but its disk
 )
 
 // Odd is an operation of somebody else's on a shared word, in a way that rnic does
@@ -172,6 +175,7 @@ type record struct {
 	rkey        uint32
 	since       clock.Time // when its queue pair was connected
 	mtu         int        // of its path
+	end         int        // of its connection in play.ends
 	posted      clock.Time
 	done        clock.Time
 	status      rnic.Status

@@ -130,7 +130,7 @@ func fewer[T any](all []T, bad func([]T) bool) []T {
 // String shows what is left of a world.
 func (w World) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, managed %v, late %v, crash %v, workers %d\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Managed, w.Late, w.Crash, w.Workers)
+	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, managed %v, late %v, crash %v, workers %d, journal %v\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Managed, w.Late, w.Crash, w.Workers, w.Journal)
 	for i, r := range w.Regions {
 		fmt.Fprintf(&b, "region %d: domain %d, memory %d at %#x, %d bytes, access %d, fast %v, window %d of session %d\n", i, r.Domain, r.Memory, r.VA, r.Length, r.Access, r.Fast, r.Window, r.Owner)
 	}
@@ -161,7 +161,7 @@ func (w World) String() string {
 }
 
 func (h Happening) String() string {
-	return [...]string{"a new R_Key", "the CPU writes", "the server stalls", "the server is frozen", "the box ends", "the box is reloaded", "the box sleeps", "the box comes"}[h]
+	return [...]string{"a new R_Key", "the CPU writes", "the server stalls", "the server is frozen", "the box ends", "the box is reloaded", "the box sleeps", "the box comes", "the box's machine is started anew"}[h]
 }
 
 // Sum is what many runs came to.

@@ -40,6 +40,8 @@ type Limits struct {
 	Passes bool
 	// Wilder: it has up to four workers, and its settings change under traffic (Box.Reloads).
 	Wilder bool
+	// Deep: the box's machine has a disk and is started anew, and more of what deepen says.
+	Deep bool
 }
 
 // RandomWorld is the world that a seed stands for.
@@ -103,6 +105,9 @@ func RandomWorld(seed uint64, l Limits) World {
 	}
 	if wide := rand.New(rand.NewPCG(seed, 0x77696465)); wide.IntN(4) > 0 {
 		w.widen(wide, l)
+	}
+	if deep := rand.New(rand.NewPCG(seed, 0x64656570)); l.Deep && deep.IntN(4) > 0 {
+		w.deepen(deep, l)
 	}
 	if l.Wilder {
 		w.wilder(rand.New(rand.NewPCG(seed, 0x77696c64)), l)

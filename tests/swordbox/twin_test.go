@@ -34,7 +34,7 @@ func twins() map[string]bed.Twins {
 	} {
 		args := graph.Args{"settle": "60us", "pair": "60us", "verify": "100us", "conns": "32", "window": "64", "words": "256", "hold": "128"}
 		maps.Copy(args, a)
-		out[name] = bed.Twins{Box: &bed.Box{Kind: *tor.Kind(), Args: args}, Limits: bed.Limits{NoCPU: name != "mux", NoAlias: name == "all" || name == "crash", Crashes: name == "crash", Passes: args["order"] == "word", Counted: true, Alive: 110 * time.Millisecond, Gone: 400 * time.Millisecond}}
+		out[name] = bed.Twins{Box: &bed.Box{Kind: *tor.Kind(), Args: args}, Limits: bed.Limits{NoCPU: name != "mux", NoAlias: name == "all" || name == "crash", Crashes: name == "crash", Passes: args["order"] == "word", Counted: true, Alive: 110 * time.Millisecond, Gone: 400 * time.Millisecond, Deep: true}}
 	}
 	return out
 }
@@ -64,7 +64,7 @@ func TestFoundWorlds(t *testing.T) {
 	}{{"mux", 908, 10}, {"crash", 9407, 10}, {"mux", 1131, 0}, {"word", 4550, 0}, {"word", 4200, 0}, {"word", 4970, 10}, {"all", 2651, 10}} {
 		t.Run(fmt.Sprint(c.name, c.seed), func(t *testing.T) {
 			w := twins()[c.name]
-			w.Limits.Crowds = c.crowds
+			w.Limits.Crowds, w.Limits.Deep = c.crowds, false
 			if _, _, err := w.Try(c.seed); err != nil {
 				t.Error(err)
 			}
