@@ -228,6 +228,8 @@ type QPInit struct {
 	Access         Access
 	QKey           uint32 // UD
 	SQSigAll       bool
+	// QPN is the number that the queue pair is to have; 0: any. It must be free, and may have been in use until now.
+	QPN uint32
 }
 
 // Errors of the verbs.

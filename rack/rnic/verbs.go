@@ -3,6 +3,7 @@ package rnic
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/hdr"
@@ -242,6 +243,13 @@ type QP struct {
 // CreateQP makes a queue pair in the reset state. Receives may be posted at
 // once; Connect makes it talk.
 func (n *NIC) CreateQP(i QPInit) (*QP, error) {
+	if i.QPN != 0 {
+		q, err := n.createQP(i, i.QPN)
+		if k := slices.Index(n.freeQP, i.QPN); err == nil && k >= 0 {
+			n.freeQP = slices.Delete(n.freeQP, k, k+1)
+		}
+		return q, err
+	}
 	qpn := n.cfg.FirstQPN + uint32(len(n.qps))
 	full := len(n.qps) == maxQP || qpn > 0xFFFFFF
 	if full && len(n.freeQP) == 0 {

@@ -362,6 +362,9 @@ type Link struct {
 	// Near and Far are queue pairs that are connected anew, with the numbers that they have; nil: new ones
 	// are made.
 	Near, Far *rnic.QP
+	// NearQPN and FarQPN are the numbers of new queue pairs; 0: any.
+	NearQPN, FarQPN uint32
+	Sends           int // work requests that the server's send queue holds; 0 = 1
 }
 
 // All is every right that a queue pair can give, and None is none: LocalWrite
@@ -429,7 +432,7 @@ func (l *Link) near(c *Client) (*rnic.QP, error) {
 	if l.Near != nil {
 		return l.Near, nil
 	}
-	return c.NIC.CreateQP(rnic.QPInit{PD: c.PD, SendCQ: c.CQ, RecvCQ: c.CQ, Access: All})
+	return c.NIC.CreateQP(rnic.QPInit{PD: c.PD, SendCQ: c.CQ, RecvCQ: c.CQ, Access: All, QPN: l.NearQPN})
 }
 
 // far is the server's queue pair.
@@ -437,7 +440,7 @@ func (l *Link) far(nic *rnic.NIC) (*rnic.QP, error) {
 	if l.Far != nil {
 		return l.Far, nil
 	}
-	return nic.CreateQP(rnic.QPInit{PD: l.PD, SendCQ: l.CQ, RecvCQ: l.CQ, Access: l.Access, MaxSend: 1, MaxRecv: l.Recv})
+	return nic.CreateQP(rnic.QPInit{PD: l.PD, SendCQ: l.CQ, RecvCQ: l.CQ, Access: l.Access, MaxSend: max(l.Sends, 1), MaxRecv: l.Recv, QPN: l.FarQPN})
 }
 
 func (l Link) defaults(b *Bed) Link {

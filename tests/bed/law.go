@@ -39,7 +39,7 @@ type judge struct{ *play }
 
 func (p judge) law() error {
 	var errs []error
-	for _, check := range []func() error{p.lawOfClasses, p.lawOfBlocks, p.lawOfSends, p.lawOfMarks} {
+	for _, check := range []func() error{p.lawOfClasses, p.lawOfBlocks, p.lawOfSends, p.lawOfMarks, p.lawOfBacks} {
 		if err := check(); err != nil {
 			errs = append(errs, err)
 		}
@@ -246,6 +246,7 @@ func (p judge) mayExhaust(q *Queue, r *record) string {
 	if p.mourned(r) || p.late(q, r) || p.silent(q, r) || p.bereaved(r) || p.comesBack(q, r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
 		return ""
 	}
+	wrong += p.shutOut(r, timeout)
 	if wrong <= q.Near.RetryCnt {
 		return fmt.Sprintf("%d retries, and %d things went wrong", q.Near.RetryCnt, wrong)
 	}
@@ -270,7 +271,7 @@ func (p judge) comesBack(q *Queue, r *record) bool {
 // front of r that was there twice: a duplicate READ is executed again (IBTA 9.7.5.1.3), with the
 // rights of that time, and a client that has the answer to the first heeds no refusal of the second.
 func (p judge) silent(q *Queue, r *record) bool {
-	lossy, twice := p.Struck() > 0, p.copies()
+	lossy, twice := p.Struck() > 0, p.copies() || p.w.Recycle
 	for _, e := range p.w.Events {
 		lossy = lossy || e.What == Frozen || e.What == BoxEnds || e.What == BoxSleeps || e.What == BoxReboots
 		twice = twice || e.What >= Stalled

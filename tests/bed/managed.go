@@ -29,7 +29,6 @@ func (p *play) later(machine string, at clock.Time, frame []byte) {
 func (p *play) manage(q *queue, now clock.Time) {
 	c, id := p.ends[len(p.ends)-1], uint32(q.number<<4|q.life)
 	near, far := &q.Near, &q.Far
-	client := p.machines[q.Client].name
 	request := hdr.CMFields{
 		AttributeID: hdr.ConnectRequest, TransactionID: uint64(id) | 7<<32, LocalCommID: 0x51000000 | id, ServiceID: 0x106 << 16, TransportService: hdr.RC, PKey: 0xFFFF,
 		PathMTU: c.MTU, LocalGID: c.ClientIP, RemoteGID: c.ServerIP, HopLimit: 64, LocalACKTimeout: uint8(near.Timeout), RemoteResponseTimeout: 20, LocalResponseTimeout: 20,
@@ -41,10 +40,7 @@ func (p *play) manage(q *queue, now clock.Time) {
 		LocalQPN: c.ServerQPN, StartingPSN: c.ClientPSN, ResponderResources: uint8(max(far.MaxDestRdAtomic, 0)), InitiatorDepth: 1, RNRRetryCount: uint8(near.RNRRetry), TargetACKDelay: 15,
 	}
 	ready := hdr.CMFields{AttributeID: hdr.ReadyToUse, TransactionID: request.TransactionID, LocalCommID: request.LocalCommID, RemoteCommID: reply.LocalCommID}
-	p.later(client, now, p.datagram(&c, true, &request))
-	p.later("s0", now.Add(handshake), p.datagram(&c, false, &reply))
-	p.later(client, now.Add(2*handshake), p.datagram(&c, true, &ready))
-	q.at = max(q.at, now.Add(3*handshake))
+	q.at = max(q.at, p.introduce(q, &c, now, &request, &reply, &ready).Add(handshake))
 }
 
 // unmanage sends the datagrams of a connection that ends.
@@ -52,8 +48,7 @@ func (p *play) unmanage(q *queue, now clock.Time) {
 	c, id := p.ends[q.end], uint32(q.number<<4|q.life)
 	request := hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: uint64(id) | 8<<32, LocalCommID: 0x51000000 | id, RemoteCommID: 0x52000000 | id, RemoteQPN: c.ServerQPN}
 	reply := hdr.CMFields{AttributeID: hdr.DisconnectReply, TransactionID: request.TransactionID, LocalCommID: 0x52000000 | id, RemoteCommID: 0x51000000 | id}
-	p.later(p.machines[q.Client].name, now, p.datagram(&c, true, &request))
-	p.later("s0", now.Add(handshake), p.datagram(&c, false, &reply))
+	p.part(q, &c, now, &request, &reply)
 }
 
 // datagram is a message of the connection manager's, from the client or to it, in frames such as the

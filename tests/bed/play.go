@@ -42,6 +42,9 @@ type play struct {
 	notified map[uint32]int    // notifications
 	losses   losses
 	reboots  []clock.Time // of the box's machine
+	freed    []freed      // numbers of queue pairs, those of the server's and of the clients'
+	back     backs
+	fenced   []fenced
 	res      *TwinResult
 	nic      *rnic.NIC // the server's
 	spies    map[string]*Spy
@@ -410,6 +413,8 @@ func (p *play) Breath(now clock.Time) (int, error) {
 	}
 	n := p.happen(now)
 	p.watchKeys(now)
+	n += p.unfence(now)
+	n += p.ask(now)
 	n += p.collect(now)
 	for _, q := range p.queues {
 		k, err := p.step(q, now)
@@ -427,6 +432,7 @@ func (p *play) Deadline() clock.Time {
 	if len(p.events) > 0 {
 		at = p.start.Add(p.events[0].At)
 	}
+	at = min(at, p.asksAt(), p.unfencesAt())
 	for _, t := range []clock.Time{p.thaw, p.boxAt} {
 		if t != 0 {
 			at = min(at, t)
@@ -450,7 +456,7 @@ func (p *play) Deadline() clock.Time {
 }
 
 func (p *play) through() bool {
-	return len(p.events) == 0 && p.thaw == 0 && p.boxAt == 0 && !slices.ContainsFunc(p.queues, func(q *queue) bool { return !q.done })
+	return len(p.events) == 0 && !p.asking() && p.thaw == 0 && p.boxAt == 0 && !slices.ContainsFunc(p.queues, func(q *queue) bool { return !q.done })
 }
 
 // happen lets the server's events happen.
@@ -500,6 +506,8 @@ func (p *play) happen(now clock.Time) (n int) {
 			p.err = errors.Join(p.err, p.box.up())
 		case BoxSleeps:
 			p.box.asleep = now.Add(e.For)
+		case BoxFences:
+			p.fence(e, now)
 		case BoxReboots:
 			if p.box.inst != nil && p.box.disk != nil {
 				p.err = errors.Join(p.err, p.box.reboot())
@@ -535,6 +543,9 @@ func (p *play) collect(now clock.Time) (n int) {
 		for k := c.CQ.Poll(wc[:]); k > 0; k = c.CQ.Poll(wc[:]) {
 			n += k
 			for _, w := range wc[:k] {
+				if w.ID >= firstBack {
+					continue
+				}
 				for _, q := range p.queues {
 					if q.Client == c.Number && q.qp != nil && q.qp.QPN == w.QPN {
 						p.complete(q, &w, now)
@@ -546,6 +557,10 @@ func (p *play) collect(now clock.Time) (n int) {
 	for k := p.cq.Poll(wc[:]); k > 0; k = p.cq.Poll(wc[:]) {
 		n += k
 		for _, w := range wc[:k] {
+			if w.ID >= firstBack {
+				p.answered(&w, now)
+				continue
+			}
 			if b := p.recvs[w.ID]; w.Status == rnic.Success && w.Op != rnic.OpRecvWriteImm && w.ByteLen >= 16 {
 				p.got[[2]uint64{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}]++
 			}
@@ -606,6 +621,7 @@ func (p *play) broken(q *queue, now clock.Time) {
 	if p.managed(q) {
 		p.unmanage(q, now)
 	}
+	p.free(q, now)
 	if q.life-q.left >= lives || q.next >= len(q.Steps) {
 		q.done = true
 		return
@@ -684,7 +700,8 @@ func (p *play) dial(q *queue, now clock.Time) error {
 		far.SQPSN, far.RQPSN = 0, 0
 	}
 	session := q.Client*len(p.w.Queues) + q.number
-	l := Link{PD: p.pds[q.Domain], Access: q.Gives | rnic.LocalWrite, ClientConn: &near, Recv: 64, CQ: p.cq}
+	p.mayAsk(q, &near, &far)
+	l := Link{Sends: 64, PD: p.pds[q.Domain], Access: q.Gives | rnic.LocalWrite, ClientConn: &near, Recv: 64, CQ: p.cq}
 	if e := &p.conns[session]; q.life > 0 && q.left > 0 && e.client != nil && e.client.State() == rnic.StateReady {
 		if q.Again[0] {
 			l.Near = e.client
@@ -694,6 +711,7 @@ func (p *play) dial(q *queue, now clock.Time) error {
 			p.harm[q.number]++ // a late frame of the connection before may be far ahead
 		}
 	}
+	p.recycle(q, &l, now)
 	q.life++
 	far.PathMTU = p.w.path(&q.Queue, q.life)
 	near.PathMTU, l.Conn = far.PathMTU, far
@@ -703,6 +721,9 @@ func (p *play) dial(q *queue, now clock.Time) error {
 	}
 	q.qp, q.far = qp, p.conns[session].server
 	p.watchLosses(q)
+	if err := p.mayBeAsked(q); err != nil {
+		return err
+	}
 	q.since = now
 	q.logger = p.res.Words.NewClient()
 	q.used = 0

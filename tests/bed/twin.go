@@ -37,6 +37,13 @@ type World struct {
 	Workers int
 	// Journal is how long a write to the disk of the box's machine takes; 0: it has none.
 	Journal time.Duration
+	// Recycle: numbers of queue pairs that are gone are given to new ones at once, of other sessions too, where the connection
+	// manager tells of both connections.
+	Recycle bool
+	// Chaos has the connection manager's datagrams come twice, late, or not at all, and attempts be refused; 0: it does not.
+	Chaos uint64
+	// Front: Twins.Front is in front of the box.
+	Front bool
 	// Passes: operations of one client on different words may pass each other, as on
 	// several queue pairs. What was flushed behind one that was refused may have been executed.
 	Passes bool
@@ -75,6 +82,16 @@ type Queue struct {
 	// Lost are frames behind the first READ of several packets of each connection, by place from 1 on, that never
 	// arrive: on the way to the server, and from there.
 	Lost [2][]int
+	// Back is what the server asks of the client over its connections.
+	Back []Back
+}
+
+// Back is a request of the server's to the client.
+type Back struct {
+	At time.Duration // after the world's beginning
+	Op rnic.Op       // a SEND, READ, WRITE or FETCH-ADD
+	// Length is that of a SEND, READ or WRITE.
+	Length int
 }
 
 // path is the path MTU of the connection of some life, from 1 on.
@@ -124,6 +141,7 @@ const (
 	BoxReloads                  // the box is given another setting, and perhaps starts anew
 	BoxSleeps                   // the box does not run: what need not be held crosses unseen
 	BoxComes                    // the first box starts
+	BoxFences                   // a fence in front of the box shuts out the client of session Region for some time: all of it, or, with an even Value, that connection
 	BoxReboots                  // as BoxEnds, with all that the box's machine has but its disk
 )
 

@@ -21,6 +21,8 @@ type Twins struct {
 	Limits Limits
 	// Args, if not nil, are a seed's own arguments of the box, beside Box.Args.
 	Args func(seed uint64) graph.Args
+	// Front are apps in front of the box, in worlds with Front.
+	Front []Stage
 }
 
 // box is the box of a seed.
@@ -50,7 +52,11 @@ func (t Twins) play(w World, seed uint64, s fault.Schedule) (wire, box *TwinResu
 	if t.Box == nil {
 		return wire, nil, nil
 	}
-	if box, err = (Twin{World: w, Box: t.box(seed)}).Run(seed, s); err != nil {
+	b := t.box(seed)
+	if w.Front = w.Front && t.Front != nil; w.Front {
+		b.Front = slices.Clone(t.Front)
+	}
+	if box, err = (Twin{World: w, Box: b}).Run(seed, s); err != nil {
 		return wire, box, err
 	}
 	return wire, box, w.Compare(wire, box)
@@ -84,6 +90,7 @@ func (t Twins) Shrink(seed uint64) (w World, s fault.Schedule, err error) {
 	for _, simple := range []func(*World){
 		func(w *World) { w.IPv6 = false }, func(w *World) { w.Link = rnic.Link{} }, func(w *World) { w.CE = 0 }, func(w *World) { w.Managed = false }, func(w *World) { w.AckCoalesce = 0 },
 		func(w *World) { w.Profile = rnic.RXE }, func(w *World) { w.Workers = 1 }, (*World).lessOften, (*World).loseNothing,
+		func(w *World) { w.Recycle = false }, func(w *World) { w.Chaos = 0 }, func(w *World) { w.Journal = 0 }, func(w *World) { w.Front = false }, (*World).askNothing,
 	} {
 		v := w
 		if simple(&v); fails(v, s) {
@@ -130,7 +137,7 @@ func fewer[T any](all []T, bad func([]T) bool) []T {
 // String shows what is left of a world.
 func (w World) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, managed %v, late %v, crash %v, workers %d, journal %v\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Managed, w.Late, w.Crash, w.Workers, w.Journal)
+	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, managed %v, late %v, crash %v, workers %d, journal %v, recycle %v, chaos %d\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Managed, w.Late, w.Crash, w.Workers, w.Journal, w.Recycle, w.Chaos)
 	for i, r := range w.Regions {
 		fmt.Fprintf(&b, "region %d: domain %d, memory %d at %#x, %d bytes, access %d, fast %v, window %d of session %d\n", i, r.Domain, r.Memory, r.VA, r.Length, r.Access, r.Fast, r.Window, r.Owner)
 	}
@@ -140,6 +147,9 @@ func (w World) String() string {
 		}
 		fmt.Fprintf(&b, "session %d: client %d, domain %d, gives %d, resources %d, asks %d, timeout %d, retries %d, RNR retries %d of timer %d, %d receives and one each %v, outstanding %d, first PSNs %#x %#x, paths %d, again %v, unseen %v, lost %v\n",
 			i, q.Client, q.Domain, q.Gives, q.Far.MaxDestRdAtomic, q.Near.MaxRdAtomic, q.Near.Timeout, q.Near.RetryCnt, q.Near.RNRRetry, q.Far.MinRNRTimer, q.Receives, q.Gap, q.Outstanding, q.Far.SQPSN, q.Far.RQPSN, q.Paths, q.Again, q.Unseen, q.Lost)
+		for _, x := range q.Back {
+			fmt.Fprintf(&b, "\tat %v the server asks: operation %d of %d bytes\n", x.At, x.Op, x.Length)
+		}
 		for _, s := range q.Steps {
 			r := record{Step: s, region: &w.Regions[s.Region], data: make([]byte, s.Length)}
 			if s.Anew {
@@ -161,7 +171,7 @@ func (w World) String() string {
 }
 
 func (h Happening) String() string {
-	return [...]string{"a new R_Key", "the CPU writes", "the server stalls", "the server is frozen", "the box ends", "the box is reloaded", "the box sleeps", "the box comes", "the box's machine is started anew"}[h]
+	return [...]string{"a new R_Key", "the CPU writes", "the server stalls", "the server is frozen", "the box ends", "the box is reloaded", "the box sleeps", "the box comes", "the fence shuts out session", "the box's machine is started anew"}[h]
 }
 
 // Sum is what many runs came to.

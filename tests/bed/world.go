@@ -109,6 +109,9 @@ func RandomWorld(seed uint64, l Limits) World {
 	if deep := rand.New(rand.NewPCG(seed, 0x64656570)); l.Deep && deep.IntN(4) > 0 {
 		w.deepen(deep, l)
 	}
+	if l.Deep {
+		w.deepenFurther(seed, l)
+	}
 	if l.Wilder {
 		w.wilder(rand.New(rand.NewPCG(seed, 0x77696c64)), l)
 	}

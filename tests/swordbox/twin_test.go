@@ -12,6 +12,7 @@ import (
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/tests/bed"
+	"github.com/quillon/quillon/tor/fence"
 	tor "github.com/quillon/quillon/tor/swordbox"
 )
 
@@ -34,7 +35,7 @@ func twins() map[string]bed.Twins {
 	} {
 		args := graph.Args{"settle": "60us", "pair": "60us", "verify": "100us", "conns": "32", "window": "64", "words": "256", "hold": "128"}
 		maps.Copy(args, a)
-		out[name] = bed.Twins{Box: &bed.Box{Kind: *tor.Kind(), Args: args}, Limits: bed.Limits{NoCPU: name != "mux", NoAlias: name == "all" || name == "crash", Crashes: name == "crash", Passes: args["order"] == "word", Counted: true, Alive: 110 * time.Millisecond, Gone: 400 * time.Millisecond, Deep: true}}
+		out[name] = bed.Twins{Front: []bed.Stage{{Name: "fence", Kind: *fence.Kind(), Args: graph.Args{}}}, Box: &bed.Box{Kind: *tor.Kind(), Args: args}, Limits: bed.Limits{NoCPU: name != "mux", NoAlias: name == "all" || name == "crash", Crashes: name == "crash", Passes: args["order"] == "word", Counted: true, Alive: 110 * time.Millisecond, Gone: 400 * time.Millisecond, Deep: true}}
 	}
 	return out
 }
