@@ -26,8 +26,32 @@ func (p *play) free(q *queue, now clock.Time) {
 	if !p.w.Recycle || q.Again != [2]bool{} || e.client == nil {
 		return
 	}
-	p.freed = append(p.freed, freed{now, q.Client, e.client.QPN, e.server.QPN, p.managed(q)})
-	p.hangUp(session)
+	// The server's end goes when the disconnect's datagrams have passed, and so does the client's where the server asked for it.
+	at := now.Add(2 * handshake)
+	p.freed = append(p.freed, freed{at, q.Client, e.client.QPN, e.server.QPN, p.managed(q)})
+	p.goes = append(p.goes, going{at, e.server})
+	if p.serverAsks {
+		p.goes = append(p.goes, going{at, e.client})
+	} else {
+		e.client.Destroy()
+	}
+	e.client, e.server, p.serverAsks = nil, nil, false
+}
+
+// going is a queue pair that will be taken away.
+type going struct {
+	at clock.Time
+	q  *rnic.QP
+}
+
+// takeAway takes queue pairs away whose time has come.
+func (p *play) takeAway(now clock.Time) (n int) {
+	for len(p.goes) > 0 && p.goes[0].at <= now {
+		p.goes[0].q.Destroy()
+		p.goes = p.goes[1:]
+		n++
+	}
+	return n
 }
 
 // recycle gives a connection that begins the numbers of queue pairs that are gone: the newest.
@@ -36,7 +60,7 @@ func (p *play) recycle(q *queue, l *Link, now clock.Time) {
 		return
 	}
 	may := func(f *freed) bool {
-		return f.told && p.managed(q) && f.at.Add(2*handshake) <= now || f.at.Add(p.w.Alive) <= now
+		return f.told && p.managed(q) && f.at < now || f.at.Add(p.w.Alive) <= now
 	}
 	for i := len(p.freed) - 1; i >= 0; i-- {
 		f := &p.freed[i]
@@ -252,6 +276,9 @@ func (p *play) unfence(now clock.Time) (n int) {
 
 func (p *play) unfencesAt() clock.Time {
 	at := clock.Never
+	if len(p.goes) > 0 {
+		at = p.goes[0].at
+	}
 	for i := range p.fenced {
 		if f := &p.fenced[i]; !f.over && p.box.inst != nil {
 			at = min(at, f.to)

@@ -99,10 +99,9 @@ func (p *play) part(q *queue, c *Connection, now clock.Time, request, reply *hdr
 	server := hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: request.TransactionID | 9<<36, LocalCommID: request.RemoteCommID, RemoteCommID: request.LocalCommID, RemoteQPN: c.ClientQPN}
 	client := hdr.CMFields{AttributeID: hdr.DisconnectReply, TransactionID: server.TransactionID, LocalCommID: request.LocalCommID, RemoteCommID: request.RemoteCommID}
 	way := rng.IntN(4)
+	p.serverAsks = way == 0
 	if way != 0 { // the client asks
-		if !yes(6) {
-			p.upward(q, c, now, *request)
-		}
+		p.upward(q, c, now, *request)
 		for yes(2) {
 			p.upward(q, c, now.Add(soon()), *request)
 		}

@@ -301,7 +301,7 @@ func (p judge) revoked(rkey uint32, before clock.Time) bool {
 // bereaved reports whether r may have gone over the connection of another session, which had given up
 // while that still counted as living (alive=, 100 ms).
 func (p judge) bereaved(r *record) bool {
-	if p.unaware() && r.moves() && p.left(r) {
+	if (p.unaware() || p.w.Chaos != 0 && p.Struck() > 0) && r.moves() && p.left(r) {
 		return true
 	}
 	return p.unaware() && r.moves() && slices.ContainsFunc(p.res.Records, func(x *record) bool {

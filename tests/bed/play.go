@@ -45,15 +45,18 @@ type play struct {
 	freed    []freed      // numbers of queue pairs, those of the server's and of the clients'
 	back     backs
 	fenced   []fenced
-	res      *TwinResult
-	nic      *rnic.NIC // the server's
-	spies    map[string]*Spy
-	ends     []Connection
-	came     int                    // marks that came to the server
-	posts    []map[int][]clock.Time // receives, by queue and life
-	harm     []int                  // by queue: frames of strangers after which a server asks for what it has
-	taken    map[uint32]bool        // R_Keys that the server's CPU has taken away
-	err      error
+	goes     []going // by time
+	// serverAsks: the server asked for the disconnect of the connection that ends now.
+	serverAsks bool
+	res        *TwinResult
+	nic        *rnic.NIC // the server's
+	spies      map[string]*Spy
+	ends       []Connection
+	came       int                    // marks that came to the server
+	posts      []map[int][]clock.Time // receives, by queue and life
+	harm       []int                  // by queue: frames of strangers after which a server asks for what it has
+	taken      map[uint32]bool        // R_Keys that the server's CPU has taken away
+	err        error
 }
 
 // queue is a session that plays.
@@ -413,7 +416,7 @@ func (p *play) Breath(now clock.Time) (int, error) {
 	}
 	n := p.happen(now)
 	p.watchKeys(now)
-	n += p.unfence(now)
+	n += p.unfence(now) + p.takeAway(now)
 	n += p.ask(now)
 	n += p.collect(now)
 	for _, q := range p.queues {
