@@ -14,6 +14,7 @@ import (
 	"github.com/quillon/quillon/internal/rack/host"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/journal"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/mem"
@@ -42,6 +43,8 @@ type Box struct {
 	Reloads []graph.Args
 	// Journal: its machine has a disk, on which apps keep journals; a write there takes so long. 0: it has none.
 	Journal time.Duration
+	// Journals, if not nil, opens the apps' journals in place of that disk.
+	Journals func(app string, slots int, arrange journal.Arrange) (journal.Journal, error)
 	// Connected and Disconnected, if not nil, are told about queue pairs that were
 	// connected, and that are gone, while the box runs: what a connection
 	// manager's packets, or a controller, would tell it.

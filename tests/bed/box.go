@@ -8,7 +8,6 @@ import (
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
-	"github.com/quillon/quillon/nf/journal"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/tor/conn"
@@ -100,8 +99,8 @@ func (x *box) up() error {
 		args = f.Configure(x.bed)
 	}
 	x.starts++
-	var kept func(string, int, journal.Arrange) (journal.Journal, error)
-	if x.disk != nil {
+	kept := f.Journals
+	if kept == nil && x.disk != nil {
 		kept = x.disk.open
 	}
 	inst, err := graph.New(graph.Config{

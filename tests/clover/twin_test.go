@@ -3,17 +3,19 @@ package clover
 import (
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/quillon/quillon/internal/rack/history/fault"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/rack/rnic"
 	"github.com/quillon/quillon/tests/bed"
+	"github.com/quillon/quillon/tor/fence"
 )
 
 // twins is clover-steer in worlds that are compared with a bare wire, with waits as
 // short as the worlds are.
 func twins() bed.Twins {
-	return bed.Twins{Box: ofSteer(graph.Args{"settle": "60us", "pair": "60us", "repair": "1ms", "conns": "32", "keys": "16"})}
+	return bed.Twins{Limits: bed.Limits{Deep: true, Alive: 110 * time.Millisecond, Gone: 400 * time.Millisecond}, Front: []bed.Stage{{Name: "fence", Kind: *fence.Kind(), Args: graph.Args{}}}, Box: ofSteer(graph.Args{"settle": "60us", "pair": "60us", "repair": "1ms", "conns": "32", "keys": "16"})}
 }
 
 // ofStores is clover-steer in front of stores whose clients repeat after 131 us at most.
