@@ -2,6 +2,8 @@ package xdp
 
 import (
 	"encoding/binary"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +144,86 @@ func TestHeritageWatched(t *testing.T) {
 	a.x.turn(false) // before it has entries
 	if code := a.run(2, 1); code != xdpDrop {
 		t.Errorf("without entries: code %d", code)
+	}
+}
+
+// TestCountsOfKinds: the next process finds the counts of entries of every kind of table, in whatever order it adds the entries.
+func TestCountsOfKinds(t *testing.T) {
+	kinds := map[sort]int{}
+	for n := range 40 {
+		r := random{newRandomOf(uint64(1000 + n))}
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			src := (&author{random: r}).program()
+			prog, tree, err := p4.LoadTree(src)
+			if err != nil || len(prog.Profiles()) > 0 {
+				t.Skip("not a program for this test: ", err)
+			}
+			w := newTwinOf(t, src, true)
+			have := handles{}
+			for range 60 {
+				tables := prog.Tables()
+				w.changeTable(r, tables[r.IntN(len(tables))], have)
+			}
+			for of, all := range have { // what only the Switch counts is not left
+				for _, h := range all {
+					_ = w.sw.SetEntryCount(of, h, p4.Count{})
+				}
+			}
+			for range 200 {
+				_, _, _, _ = w.inKernel(uint32(r.IntN(6)), r.payload())
+			}
+			if len(w.x.Stopped()) > 0 {
+				t.Skip("a table is not in the kernel")
+			}
+			o := Options{From: []Source{{Index: loopback, Port: 1}}, To: w.x.to, Outlives: true}
+			if o.Left, err = (&xsk.Attached{Prog: w.x.Program()}).AllMaps(); err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range o.Left {
+				defer m.Close()
+			}
+			sw, err := p4.NewSwitch(prog, p4.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, err := New(tree, sw.Config(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer x.Close()
+			if !x.Inherits() {
+				t.Fatal("it does not inherit")
+			}
+			x.Begin(sw, 0)
+			for i, table := range prog.Tables() {
+				var all []p4.Entry
+				var want []p4.Count
+				_ = w.sw.Entries(table.Name, func(h p4.Handle, e p4.Entry) bool {
+					e.Key = slices.Clone(e.Key)
+					for k := range e.Key {
+						e.Key[k].Value, e.Key[k].Mask = slices.Clone(e.Key[k].Value), slices.Clone(e.Key[k].Mask)
+					}
+					c, _ := w.sw.EntryCount(table.Name, h)
+					all, want = append(all, e), append(want, c)
+					return true
+				})
+				for _, k := range r.Perm(len(all)) {
+					h, err := sw.Insert(table.Name, all[k])
+					if err != nil {
+						t.Fatal(err)
+					}
+					if got, _ := sw.EntryCount(table.Name, h); table.Counters && got != want[k] {
+						t.Errorf("table %s, entry %+v: %v, want %v", table.Name, all[k], got, want[k])
+					}
+					if kind, _ := sortOf(&tree.Tables[i]); table.Counters && want[k].Packets > 0 {
+						kinds[kind]++
+					}
+				}
+			}
+		})
+	}
+	if t.Logf("entries that counted, by kind: %v", kinds); kinds[direct] == 0 || kinds[stepped]+kinds[trie] == 0 || kinds[tuples] == 0 {
+		t.Error("a kind of table is missing")
 	}
 }
 
