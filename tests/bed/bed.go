@@ -580,6 +580,9 @@ func (b *Bed) strike(x fault.Fault, now clock.Time) error {
 	kill := x.Action == fault.Kill
 	switch x.Where {
 	case "box":
+		if kill && b.box.disk != nil && b.box.disk.rng.IntN(2) == 0 {
+			return b.box.reboot()
+		}
 		if kill {
 			return b.box.die()
 		}

@@ -86,6 +86,21 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
+// TestRebooted has the box's machine be started anew in the middle of loads, with a disk that is slow: no connection that was shared
+// goes on, and nothing that was acknowledged is lost.
+func TestRebooted(t *testing.T) {
+	args := boxes()
+	names := []string{"mux", "replace", "replace-word", "all"}
+	each := bed.Schedules(200) / len(names)
+	for i, name := range names {
+		for k, disk := range []time.Duration{time.Nanosecond, 20 * time.Microsecond, 300 * time.Microsecond} {
+			t.Run(name+"/"+disk.String(), func(t *testing.T) {
+				bed.Sweep(t, &bed.Box{Kind: *tor.Kind(), Args: args[name], Journal: disk, Killed: k == 1}, uint64(i*each), each)
+			})
+		}
+	}
+}
+
 // TestKilled has the box die in the middle of loads: its clients' connections go on.
 func TestKilled(t *testing.T) {
 	args := boxes()
