@@ -445,3 +445,17 @@ func (r *StoreRun) Check() error { return r.check(r.scene.Bed, nil) }
 
 // Sleep has the box not run for d: what need not be held crosses unseen.
 func (s *Scene) Sleep(d time.Duration) { s.box.asleep = s.Clock.Now().Add(d) }
+
+// Reboot starts the machine of the box anew: all is lost but its disk (Box.Journal). The box is back at once.
+func (s *Scene) Reboot() {
+	s.tb.Helper()
+	if s.box.inst == nil {
+		return // the bare wire
+	}
+	if err := s.box.reboot(); err != nil {
+		s.tb.Fatal(err)
+	}
+	if err := s.box.up(); err != nil {
+		s.tb.Fatal(err)
+	}
+}
