@@ -45,7 +45,7 @@ type going struct {
 }
 
 // takeAway takes queue pairs away whose time has come.
-func (p *play) takeAway(now clock.Time) (n int) {
+func takeAway(p *play, now clock.Time) (n int) {
 	for len(p.goes) > 0 && p.goes[0].at <= now {
 		p.goes[0].q.Destroy()
 		p.goes = p.goes[1:]
@@ -103,7 +103,7 @@ type backing struct {
 const backSize = 64 << 10
 
 // mayAsk has the ends' settings allow the server's requests.
-func (p *play) mayAsk(q *queue, near, far *rnic.Conn) {
+func mayAsk(p *play, q *queue, near, far *rnic.Conn) {
 	if len(q.Back) > 0 {
 		near.MaxDestRdAtomic = max(near.MaxDestRdAtomic, 1)
 		far.MaxRdAtomic = 1
@@ -111,7 +111,7 @@ func (p *play) mayAsk(q *queue, near, far *rnic.Conn) {
 }
 
 // mayBeAsked posts receives at the client's end, and registers its memory.
-func (p *play) mayBeAsked(q *queue) error {
+func mayBeAsked(p *play, q *queue) error {
 	if len(q.Back) == 0 {
 		return nil
 	}
@@ -165,7 +165,7 @@ func (p *play) ask(now clock.Time) (n int) {
 }
 
 // asksAt is when the server asks next.
-func (p *play) asksAt() clock.Time {
+func asksAt(p *play) clock.Time {
 	at := clock.Never
 	for i, q := range p.queues {
 		if p.back.next != nil && p.back.next[i] < len(q.Back) {
@@ -238,10 +238,10 @@ func (p *play) fence(e Event, now clock.Time) {
 		f.session, f.entry = -1, fmt.Sprintf("%v-%v", m.ip, p.server.ip)
 	}
 	p.fenced = append(p.fenced, f)
-	p.tellFence(now)
+	tellFence(p, now)
 }
 
-func (p *play) tellFence(now clock.Time) {
+func tellFence(p *play, now clock.Time) {
 	var all []string
 	for i := range p.fenced {
 		if f := &p.fenced[i]; !f.over {
@@ -269,12 +269,12 @@ func (p *play) unfence(now clock.Time) (n int) {
 		}
 	}
 	if n > 0 {
-		p.tellFence(now)
+		tellFence(p, now)
 	}
 	return n
 }
 
-func (p *play) unfencesAt() clock.Time {
+func unfencesAt(p *play) clock.Time {
 	at := clock.Never
 	if len(p.goes) > 0 {
 		at = p.goes[0].at

@@ -40,7 +40,7 @@ func (p *play) manage(q *queue, now clock.Time) {
 		LocalQPN: c.ServerQPN, StartingPSN: c.ClientPSN, ResponderResources: uint8(max(far.MaxDestRdAtomic, 0)), InitiatorDepth: 1, RNRRetryCount: uint8(near.RNRRetry), TargetACKDelay: 15,
 	}
 	ready := hdr.CMFields{AttributeID: hdr.ReadyToUse, TransactionID: request.TransactionID, LocalCommID: request.LocalCommID, RemoteCommID: reply.LocalCommID}
-	q.at = max(q.at, p.introduce(q, &c, now, &request, &reply, &ready).Add(handshake))
+	q.at = max(q.at, introduce(p, q, &c, now, &request, &reply, &ready).Add(handshake))
 }
 
 // unmanage sends the datagrams of a connection that ends.
@@ -48,7 +48,7 @@ func (p *play) unmanage(q *queue, now clock.Time) {
 	c, id := p.ends[q.end], uint32(q.number<<4|q.life)
 	request := hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: uint64(id) | 8<<32, LocalCommID: 0x51000000 | id, RemoteCommID: 0x52000000 | id, RemoteQPN: c.ServerQPN}
 	reply := hdr.CMFields{AttributeID: hdr.DisconnectReply, TransactionID: request.TransactionID, LocalCommID: 0x52000000 | id, RemoteCommID: 0x51000000 | id}
-	p.part(q, &c, now, &request, &reply)
+	part(p, q, &c, now, &request, &reply)
 }
 
 // datagram is a message of the connection manager's, from the client or to it, in frames such as the

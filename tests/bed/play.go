@@ -416,7 +416,7 @@ func (p *play) Breath(now clock.Time) (int, error) {
 	}
 	n := p.happen(now)
 	p.watchKeys(now)
-	n += p.unfence(now) + p.takeAway(now)
+	n += p.unfence(now) + takeAway(p, now)
 	n += p.ask(now)
 	n += p.collect(now)
 	for _, q := range p.queues {
@@ -435,7 +435,7 @@ func (p *play) Deadline() clock.Time {
 	if len(p.events) > 0 {
 		at = p.start.Add(p.events[0].At)
 	}
-	at = min(at, p.asksAt(), p.unfencesAt())
+	at = min(at, asksAt(p), unfencesAt(p))
 	for _, t := range []clock.Time{p.thaw, p.boxAt} {
 		if t != 0 {
 			at = min(at, t)
@@ -703,7 +703,7 @@ func (p *play) dial(q *queue, now clock.Time) error {
 		far.SQPSN, far.RQPSN = 0, 0
 	}
 	session := q.Client*len(p.w.Queues) + q.number
-	p.mayAsk(q, &near, &far)
+	mayAsk(p, q, &near, &far)
 	l := Link{Sends: 64, PD: p.pds[q.Domain], Access: q.Gives | rnic.LocalWrite, ClientConn: &near, Recv: 64, CQ: p.cq}
 	if e := &p.conns[session]; q.life > 0 && q.left > 0 && e.client != nil && e.client.State() == rnic.StateReady {
 		if q.Again[0] {
@@ -724,7 +724,7 @@ func (p *play) dial(q *queue, now clock.Time) error {
 	}
 	q.qp, q.far = qp, p.conns[session].server
 	p.watchLosses(q)
-	if err := p.mayBeAsked(q); err != nil {
+	if err := mayBeAsked(p, q); err != nil {
 		return err
 	}
 	q.since = now
