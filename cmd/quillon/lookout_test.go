@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -106,5 +108,40 @@ func TestLookout(t *testing.T) {
 		if w.String() != c.want {
 			t.Errorf("link %d: %q", i, w.String())
 		}
+	}
+}
+
+// When the kernel had more news of links than the socket holds, the lookout subscribes anew, and hears of links again.
+func TestListensAgain(t *testing.T) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
+	ns, err := netns.New()
+	if err != nil {
+		t.Skip("needs root to make a network namespace: ", err)
+	}
+	defer ns.Close()
+	var w strings.Builder
+	l := &lookout{log: forPeople(&w), up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}}
+	l.listen(t.Context(), 0, nil)
+	first := l.updates
+	if first == nil {
+		t.Fatal("no news: ", w.String())
+	}
+	l.news(0, nil, netlink.LinkUpdate{}, false)
+	l.listen(t.Context(), 0, nil)
+	if l.updates == nil || l.updates == first {
+		t.Fatal("it has not subscribed anew")
+	}
+	a := netlink.NewLinkAttrs()
+	a.Name = "x"
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: "y"}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case _, ok := <-l.updates:
+		if !ok {
+			t.Error("the news ended")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no news of a new link")
 	}
 }

@@ -164,25 +164,30 @@ func (l *ledger) unjournal(f *flow) {
 }
 
 // oldestAgain reports whether request PSN psn of the lost flow f is the client's oldest one without an answer. The flow
-// does not know it when only the journal named the connection. A NAK acknowledges all requests before its own: so
-// the client is told only behind a request that it has sent twice, with none before it in between. Clients repeat
-// all requests from the oldest one on. A copy that comes sooner than a client repeats may be the network's.
+// does not know it when only the journal named the connection. A NAK acknowledges all requests before its own, and
+// those may be lost on their way here. Clients repeat all requests from the oldest one on. So the client is told only
+// when it has repeated a request more often than a retry count can say, with none before it in between: a client whose
+// retry count has an end ends by itself, and Linux' rxe, which has none with 7, is told. A copy that comes sooner than a
+// client repeats may be the network's, and does not count.
 func (f *flow) oldestAgain(now clock.Time, psn uint32) bool {
-	if f.ended&knownPSN != 0 {
+	switch {
+	case f.ended&knownPSN != 0:
 		return true
-	}
-	if f.seen && psn == f.arrived {
-		if now.Sub(f.heard) < soonestRepeat {
-			return false
+	case !f.seen || psnLess(psn, f.arrived) || hdr.PSNDiff(psn, f.arrived) > farOff:
+		f.seen, f.arrived, f.heard, f.turns = true, psn, now, 0
+	case psn == f.arrived && now.Sub(f.heard) >= soonestRepeat:
+		f.heard = now
+		if f.turns++; f.turns >= surelyOldest {
+			f.ended = psn | knownPSN
+			return true
 		}
-		f.ended = psn | knownPSN
-		return true
-	}
-	if !f.seen || psnLess(psn, f.arrived) || hdr.PSNDiff(psn, f.arrived) > farOff {
-		f.seen, f.arrived, f.heard = true, psn, now
 	}
 	return false
 }
 
-// soonestRepeat is how soon a client may repeat a request. With a shorter timeout it is told later.
-const soonestRepeat = clock.Duration(time.Millisecond)
+const (
+	// soonestRepeat is how soon a client may repeat a request. With a shorter timeout it is told later.
+	soonestRepeat = clock.Duration(time.Millisecond)
+	// surelyOldest is how many repetitions are more than those of a client whose retry count (3 bits) has an end.
+	surelyOldest = 16
+)

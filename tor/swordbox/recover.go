@@ -564,7 +564,7 @@ func (s *clientSide) tell(fl *flow, x *packet.Buf, b []byte) {
 
 // answersLost handles response x to the client of the lost connection fl. While answers to requests of before may be under
 // way, they must not reach the client. Later a response is for another connection that has the client's queue pair now.
-func (s *carrierSide) answersLost(fl *flow, x *packet.Buf) {
+func answersLost(s *carrierSide, fl *flow, x *packet.Buf) {
 	if s.c.Now() > fl.lost || s.n.row(fl).Contested {
 		s.mark(toServers, x, reasonStranger)
 		return

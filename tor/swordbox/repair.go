@@ -72,7 +72,7 @@ func (s *clientSide) late(fl *flow, o *op, k uint32, x *packet.Buf, b []byte) {
 		n.prompt(o, 0, hdr.SynNAKSequence)
 		s.c.Drop(x, reasonEarly)
 		return
-	case s.replays(fl, o, k):
+	case replays(s, fl, o, k):
 		s.c.Mark(x, packet.Forwarded, reasonRepeated)
 		s.send(fl, fl, o, x, b, &s.f, uint32(hdr.PSNDiff(psn, o.cpsn)))
 		return
@@ -101,7 +101,7 @@ const mostReplays = 3
 // carries (for example a SEND without a receive buffer). fl must carry no operations of other clients, because the server may
 // refuse the duplicate. READs and atomics of other clients take the responder resources by which the server
 // remembers the READ (flow.unshared). o.got counts the tries, from o.npsn on.
-func (s *clientSide) replays(fl *flow, o *op, k uint32) bool {
+func replays(s *clientSide, fl *flow, o *op, k uint32) bool {
 	n := s.n
 	if o.state != sDone || o.lane != n.index(fl) || o.is(fAgain) || fl.guests != 0 || fl.tail-k > uint32(fl.unshared) || fl.cur != none || fl.unable() || (fl.next-o.spsn)&hdr.PSNMask > mostUnacked {
 		return false
