@@ -456,7 +456,7 @@ func TestCover(t *testing.T) {
 			c := candidates[v.Chain-10]
 			got.visits++
 			got.cost += c.Cost
-			if v.Mask.Count() == 0 {
+			if v.Mask == 0 {
 				t.Fatal("an empty visit")
 			}
 			dearest := int64(0)

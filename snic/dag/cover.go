@@ -2,16 +2,12 @@ package dag
 
 import (
 	"cmp"
-	"math/bits"
 	"slices"
 )
 
 // Mask says which tasks of a chain a packet runs through: bit i stands for task i. The packet
 // skips tasks without their bit.
 type Mask uint16
-
-// Count returns the number of tasks in the mask.
-func (m Mask) Count() int { return bits.OnesCount16(uint16(m)) }
 
 // Candidate is a chain that a branch may use.
 type Candidate struct {
