@@ -206,7 +206,14 @@ func (a *author) primitive(i, count int) obj {
 	case 0:
 		return prim("add_header", header())
 	case 1:
+		if a.variable != "" && a.IntN(2) == 0 {
+			return prim("remove_header", obj{"type": "header", "value": a.variable})
+		}
 		return prim("remove_header", header())
+	case 13:
+		if a.variable == "h2" { // h3 is behind it
+			return prim("assign", fieldOf(pick(a, a.byHeader["h3"])), a.number(1))
+		}
 	case 2:
 		if a.IntN(3) == 0 {
 			return prim("mark_to_drop", obj{"type": "header", "value": "standard_metadata"})
@@ -251,7 +258,7 @@ func (a *author) parser() obj {
 			if a.stackSize > 0 && a.IntN(2) == 0 {
 				return "loop"
 			}
-			if i == 3 || a.IntN(5) == 0 {
+			if i == 3 || a.IntN(5) == 0 && a.wire[i] != a.variable {
 				return nil
 			}
 			return fmt.Sprintf("s%d", i+1+a.IntN(3-i))
@@ -466,7 +473,7 @@ func (a *author) program() []byte {
 	}
 	a.header("meta", true)
 	if a.IntN(2) == 0 {
-		a.variable = pick(a, []string{"h2", "h3", "h3"})
+		a.variable = pick(a, []string{"h2", "h2", "h3"})
 	}
 	for i := range 4 {
 		name := fmt.Sprintf("h%d", i)
