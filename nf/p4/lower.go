@@ -201,7 +201,7 @@ func (l *lowerer) lowerParser(p *ir.Program) {
 	}
 	p.Parser, p.Start = true, from.starts[blockIngress]
 	p.NoError, p.TooShort, p.InvalidArgument = from.errs.noError, from.errs.tooShort, from.errs.invalidArgument
-	p.OutOfBounds = from.errs.stackOutOfBounds
+	p.OutOfBounds, p.HeaderTooShort = from.errs.stackOutOfBounds, from.errs.headerTooShort
 	for _, v := range l.p.vsets {
 		p.ValueSets = append(p.ValueSets, v.name)
 	}

@@ -252,6 +252,7 @@ func (g *gen) prologue() {
 	g.set(atMissed, 0)
 	g.set(atBad, 0)
 	g.set(atParsed, 0)
+	g.set(atShift, 0)
 	g.set(atTaken, 0)
 	g.set(atTimed, 0)
 	g.set(atMoved, 0)

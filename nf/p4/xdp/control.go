@@ -206,9 +206,9 @@ func (g *operator) primitive(op *ir.Call, _ *ir.Action) (exits bool) {
 	case "assign", "modify_field":
 		g.assign(op.Args[0].Expr, op.Args[1].Expr)
 	case "add_header", "add_header_fast":
-		g.addHeader(known(op.Args[0].Expr), op.Name == "add_header_fast")
+		g.addHeader(named(op.Args[0].Expr), op.Name == "add_header_fast")
 	case "remove_header":
-		g.removeHeader(known(op.Args[0].Expr))
+		g.removeHeader(named(op.Args[0].Expr))
 	case "assign_header", "copy_header":
 		g.assignHeader(known(op.Args[0].Expr), known(op.Args[1].Expr))
 	case "mark_to_drop", "drop":
@@ -255,12 +255,17 @@ func combined(o ir.Op, a, b *ir.Expr) *ir.Expr {
 	return e
 }
 
-// known is the header that an expression names.
-func known(e *ir.Expr) *ir.Header {
+// named is the header that an expression names.
+func named(e *ir.Expr) *ir.Header {
 	if e.Op != ir.HeaderOf {
 		unsupported("it changes an element of a header stack or a union")
 	}
-	if e.Header.Varbit {
+	return e.Header
+}
+
+// known is the header that an expression names, if its length is fixed.
+func known(e *ir.Expr) *ir.Header {
+	if named(e).Varbit {
 		unsupported("header %s has a field of variable length", e.Header.Name)
 	}
 	return e.Header
@@ -285,6 +290,10 @@ func (g *operator) addHeader(h *ir.Header, fast bool) {
 	g.move(h)
 	if !fast {
 		g.clearBytes(h)
+		if at, ok := g.lay.extra[h]; ok {
+			g.set(at, 0)
+		}
+		g.clearTail(h)
 		g.length(asm.Add, h)
 	}
 	g.setValid(h)
@@ -307,6 +316,7 @@ func (g *operator) removeHeader(h *ir.Header) {
 	g.whenImm(asm.JEq, asm.R1, 0, gone)
 	g.move(h)
 	g.length(asm.Sub, h)
+	g.lengthExtra(h)
 	g.setInvalid(h)
 	g.label(gone)
 }

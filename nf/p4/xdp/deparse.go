@@ -46,7 +46,11 @@ func (g *deparsing) checksum(c *ir.Checksum, sure *ir.Header) {
 			n := g.sumBytes(run, pos)
 			if n == 0 {
 				n = 1
-				g.sumField(run[0].Field, pos)
+				if run[0].Field.Varbit {
+					g.sumVariable(run[0].Field, pos, len(run)+len(inputs) == 1)
+				} else {
+					g.sumField(run[0].Field, pos)
+				}
 			}
 			for _, in := range run[:n] {
 				pos = (pos + in.Field.Bits) % 16
@@ -234,6 +238,7 @@ func (g *deparsing) deparse() {
 // write writes all headers.
 func (g *deparsing) write() {
 	all := g.leaving()
+	g.stays(all)
 	total := 0
 	g.imm(asm.R1, 0)
 	for _, h := range all {

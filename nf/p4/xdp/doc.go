@@ -32,11 +32,12 @@
 //
 // # Tables
 //
-// Exact keys are looked up in a hash (cuckoo), keys of one LPM field in a trie (strides), and keys with ternary
-// fields under each of up to 8 masks of the entries. Entries may run members or groups of an action profile, of
+// Exact keys are looked up in a hash (cuckoo), keys of one LPM field in a trie (strides), keys with ternary
+// fields under each of up to 8 masks of the entries, and keys with ranges in bit vectors (vectors.go), as keys of the parser are that ask
+// value sets (valueset.go). Entries may run members or groups of an action profile, of
 // which the hash of the selector chooses a member, as in the engine (profile.go). Entries and default entries are changed one by one, so
 // that a frame sees either the old one or the new one (see follow.go). If not all entries of a table fit into
-// the kernel, because they have more masks or a real range, the engine runs all frames that come to the table,
+// the kernel, because they have more masks or ranges, the engine runs all frames that come to the table,
 // until the Executor ends.
 //
 // An entry that the kernel has hit counts as hit at the time when EntryIdle or ExpiredFrom asks for it. It may
@@ -63,7 +64,7 @@
 //
 // # What is not here
 //
-// The engine runs frames that need stacks of header unions, fields of variable length, value sets, sums and products of
+// The engine runs frames that need stacks of header unions, copies of fields of variable length, sums and products of
 // more than 64 bits, hashes other than crc32 and crc16, copies that differ, clones, digests or recirculation. New refuses programs that are too long for the kernel in one piece, and
 // programs of which the kernel could finish no frame. Pairs of interfaces and generic XDP are left to the engine.
 //

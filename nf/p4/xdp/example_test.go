@@ -29,6 +29,6 @@ func ExampleAnalyse() {
 	}
 	// Output:
 	// true
-	// state options [it extracts a field of variable length] []
+	// state options [] [the frame has many bytes in fields of variable length a checksum covers a field of variable length that does not end with 32 bits]
 	// table router_ingress.ecmp [] [its group has more than 256 shares]
 }

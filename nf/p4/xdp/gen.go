@@ -41,6 +41,7 @@ const (
 	atTaken              // the frame has the registers
 	atTime               // in µs
 	atTimed              // the time is known
+	atShift              // bytes of fields of variable length that were extracted
 	atMoved              // headers leave at other places than those at which they came
 	// Of a frame to a multicast group: the number of the group's list, the replica whose turn it is, how many copies leave, whether all do, and the last one's port.
 	atList
@@ -110,6 +111,8 @@ type layout struct {
 	bytes  map[*ir.Header]int // headers as they are on the wire
 	dirty  map[*ir.Header]int // words that say that a field was written
 	place  map[*ir.Header]int // words that say where the parser found it
+	extra  map[*ir.Header]int // words that say how many bytes the field of variable length has
+	tail   map[*ir.Header]int // the bytes of that field, and zeros behind them
 	zero   []int              // words that are 0 at first
 	// For registers: the bits that say which places have written, and what is kept for them.
 	written, olds int
@@ -118,7 +121,7 @@ type layout struct {
 }
 
 func newLayout(p *ir.Program, u *usage) *layout {
-	l := &layout{fields: map[*ir.Field]int{}, valid: map[*ir.Header]int{}, bytes: map[*ir.Header]int{}, dirty: map[*ir.Header]int{}, place: map[*ir.Header]int{}, size: atMarks}
+	l := &layout{fields: map[*ir.Field]int{}, valid: map[*ir.Header]int{}, bytes: map[*ir.Header]int{}, dirty: map[*ir.Header]int{}, place: map[*ir.Header]int{}, extra: map[*ir.Header]int{}, tail: map[*ir.Header]int{}, size: atMarks}
 	take := func(words int, zero bool) int {
 		at := l.size
 		for i := range words {
@@ -144,6 +147,12 @@ func newLayout(p *ir.Program, u *usage) *layout {
 		}
 		if u.may[h] {
 			l.valid[h] = take(1, true)
+			if h.Varbit {
+				l.extra[h] = take(1, true)
+				if f := h.Fields[len(h.Fields)-1]; f.Varbit && u.read[f] {
+					l.tail[h] = take((f.Bits+63)/64, true)
+				}
+			}
 		}
 		if u.raw[h] {
 			l.bytes[h] = take((h.Bits+63)/64, true)

@@ -20,6 +20,7 @@ type instance struct {
 	last   *ir.Header // that was extracted last
 	idle   int        // states since then
 	stacks counted    // headers of each stack
+	shift  bool       // the frame has atShift bytes of fields of variable length in front
 }
 
 // Bounds of the unrolled parser.
@@ -34,7 +35,13 @@ func (s instance) label() string {
 	if s.last != nil {
 		last = s.last.Index
 	}
-	return fmt.Sprintf("state%d-%d-%d-%d-%x", s.state, s.at, last, s.idle, string(s.stacks))
+	return fmt.Sprintf("state%d-%d-%d-%d-%x-%v", s.state, s.at, last, s.idle, string(s.stacks), s.shift)
+}
+
+// next is another state at the same place.
+func (s instance) next(state int) instance {
+	s.state = state
+	return s
 }
 
 // parser translates all states. The label "parsed" comes after them.
@@ -53,8 +60,7 @@ func (g *parsing) parser() {
 // toState continues with a state; -1: the parser ends.
 func (g *parsing) toState(s instance) {
 	if s.state < 0 {
-		g.add(storeImm(rState, atParsed, int64(s.at), asm.DWord))
-		g.jump("parsed")
+		g.parsedTo(s.at)
 		return
 	}
 	if !g.queued[s] {
@@ -71,8 +77,7 @@ func (g *parsing) toState(s instance) {
 // fail ends the parser with an error.
 func (g *parsing) parseFails(code uint32, at int) {
 	g.set(atError, int64(code))
-	g.set(atParsed, int64(at))
-	g.jump("parsed")
+	g.parsedTo(at)
 }
 
 func (g *parsing) parseState(s instance) {
@@ -103,12 +108,12 @@ func (g *parsing) parseOp(op *ir.Call, s instance) instance {
 			unsupported("it extracts into a stack of unions")
 		}
 		if op.Header.Varbit {
-			unsupported("header %s has a field of variable length", op.Header.Name)
+			unsupported("the length of header %s depends on the header itself", op.Header.Name)
 		}
 		g.extract(op.Header, s)
 		s.at, s.last, s.idle = s.at+op.Header.Bits/8, op.Header, 0
 	case "extract_VL":
-		unsupported("it extracts a field of variable length")
+		s = g.extractVariable(op, s)
 	case "set":
 		if a := &op.Args[1]; a.Look {
 			g.setLookahead(op.Args[0].Expr, a, s.at)
@@ -160,14 +165,14 @@ func (g *parsing) extract(h *ir.Header, s instance) {
 	n := h.Bits / 8
 	g.need(s.at, n, s.at)
 	g.setValid(h)
-	if was, there := g.next.at[h]; there && was != s.at {
+	if was, there := g.next.at[h]; there && was != s.at || s.shift {
 		g.next.several[h] = true
 	}
 	if g.next.at[h] = s.at; s.at >= maxPlace {
 		unsupported("header %s lies behind %d bytes", h.Name, s.at)
 	}
 	if at, ok := g.lay.place[h]; ok {
-		g.add(storeImm(rState, int16(at), int64(s.at), asm.DWord))
+		g.put(at, g.placed(s.at, s.shift))
 	}
 	// Headers that leave in another order than they came in, or not at all, move; and so do those of a union, of which one is left.
 	i := slices.Index(g.p.Deparse, h)
@@ -299,7 +304,7 @@ func (g *parsing) choose(st *ir.State, s instance) {
 		next := g.fresh()
 		if c.ValueSet > 0 {
 			g.asks(st, c, next)
-			g.toState(instance{c.Next, s.at, s.last, s.idle, s.stacks})
+			g.toState(s.next(c.Next))
 			g.label(next)
 			g.bringKey(key)
 			continue
@@ -321,10 +326,10 @@ func (g *parsing) choose(st *ir.State, s instance) {
 			g.with(asm.And, asm.R1, asm.R0)
 			g.notEqual(asm.R1, value, next)
 		}
-		g.toState(instance{c.Next, s.at, s.last, s.idle, s.stacks})
+		g.toState(s.next(c.Next))
 		g.label(next)
 	}
-	g.toState(instance{st.Next, s.at, s.last, s.idle, s.stacks})
+	g.toState(s.next(st.Next))
 }
 
 // notEqual jumps if r is not v. It changes R0.

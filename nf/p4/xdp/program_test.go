@@ -39,6 +39,7 @@ type author struct {
 	stacks                  arr
 	elements                []string
 	valueSets               arr
+	variable                string // header with a field of variable length
 }
 
 func (a *author) id() int { a.ids++; return a.ids }
@@ -67,7 +68,11 @@ func (a *author) header(name string, meta bool) {
 		fields = append(fields, arr{"pad", pad, false})
 		a.field(name, "pad", pad)
 	}
-	a.types = append(a.types, obj{"name": name + "_t", "id": a.id(), "fields": fields})
+	t := obj{"name": name + "_t", "id": a.id(), "fields": fields}
+	if name == a.variable {
+		t["fields"], t["max_length"] = append(fields, arr{"var", "*"}), (bits+7)/8+pick(a, []int{1, 8, 24})
+	}
+	a.types = append(a.types, t)
 	a.headers = append(a.headers, obj{"name": name, "id": a.id(), "header_type": name + "_t", "metadata": meta})
 }
 
@@ -201,7 +206,14 @@ func (a *author) primitive(i, count int) obj {
 	case 0:
 		return prim("add_header", header())
 	case 1:
+		if a.variable != "" && a.IntN(2) == 0 {
+			return prim("remove_header", obj{"type": "header", "value": a.variable})
+		}
 		return prim("remove_header", header())
+	case 13:
+		if a.variable == "h2" { // h3 is behind it
+			return prim("assign", fieldOf(pick(a, a.byHeader["h3"])), a.number(1))
+		}
 	case 2:
 		if a.IntN(3) == 0 {
 			return prim("mark_to_drop", obj{"type": "header", "value": "standard_metadata"})
@@ -246,7 +258,7 @@ func (a *author) parser() obj {
 			if a.stackSize > 0 && a.IntN(2) == 0 {
 				return "loop"
 			}
-			if i == 3 || a.IntN(5) == 0 {
+			if i == 3 || a.IntN(5) == 0 && a.wire[i] != a.variable {
 				return nil
 			}
 			return fmt.Sprintf("s%d", i+1+a.IntN(3-i))
@@ -255,7 +267,15 @@ func (a *author) parser() obj {
 		if a.IntN(8) == 0 {
 			ops = append(ops, prim("advance", hexs(uint64(8*a.IntN(3)))))
 		}
-		ops = append(ops, prim("extract", obj{"type": "regular", "value": a.wire[i]}))
+		if a.wire[i] == a.variable {
+			length := any(expr("&", expr("<<", fieldOf(pick(a, a.byHeader[a.wire[a.IntN(i)]])), hexs(uint64(2+a.IntN(3)))), hexs(pick(a, []uint64{0x18, 0x38, 0x3c, 0xf8}))))
+			if a.IntN(8) == 0 {
+				length = a.number(2)
+			}
+			ops = append(ops, prim("extract_VL", obj{"type": "regular", "value": a.variable}, length))
+		} else {
+			ops = append(ops, prim("extract", obj{"type": "regular", "value": a.wire[i]}))
+		}
 		if a.IntN(3) == 0 {
 			a.params = nil
 			ops = append(ops, prim("set", fieldOf(pick(a, a.byHeader["meta"])), a.number(2)))
@@ -407,6 +427,9 @@ func (a *author) checksums() (calcs, sums arr) {
 			m := pick(a, a.byHeader["meta"])
 			in = append(in, obj{"type": "field", "value": arr{m.header, m.name}})
 		}
+		if h == a.variable && a.IntN(3) > 0 {
+			in = append(in, obj{"type": "field", "value": arr{h, "var"}})
+		}
 		name := fmt.Sprintf("calc%d", len(calcs))
 		calcs = append(calcs, obj{"name": name, "id": len(calcs), "algo": "csum16", "input": in})
 		update := a.IntN(2) == 0
@@ -449,6 +472,9 @@ func (a *author) program() []byte {
 		a.fields = append(a.fields, f)
 	}
 	a.header("meta", true)
+	if a.IntN(2) == 0 {
+		a.variable = pick(a, []string{"h2", "h2", "h3"})
+	}
 	for i := range 4 {
 		name := fmt.Sprintf("h%d", i)
 		a.header(name, false)
@@ -496,7 +522,7 @@ func (a *author) program() []byte {
 		"field_aliases": arr{std("ingress_global_timestamp"), std("egress_global_timestamp"), std("mcast_grp"), std("egress_rid"), std("priority")},
 		"parsers":       arr{parser},
 		"header_stacks": a.stacks, "parse_vsets": a.valueSets,
-		"errors":         arr{arr{"NoError", 0}, arr{"PacketTooShort", 1}, arr{"NoMatch", 2}, arr{"StackOutOfBounds", 4}},
+		"errors":         arr{arr{"NoError", 0}, arr{"PacketTooShort", 1}, arr{"NoMatch", 2}, arr{"StackOutOfBounds", 4}, arr{"HeaderTooShort", 5}, arr{"ParserInvalidArgument", 6}},
 		"deparsers":      arr{obj{"name": "deparser", "id": 0, "order": order}},
 		"pipelines":      arr{a.pipeline("ingress", 3, names, ids), a.pipeline("egress", 1, names, ids)},
 		"counter_arrays": arr{obj{"name": "c", "id": 0, "size": 8}}, "calculations": calcs, "checksums": sums,

@@ -9,13 +9,19 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 )
 
+// nothingRuns is a program whose parser begins with what the kernel cannot do.
+func nothingRuns(t testing.TB) []byte {
+	const looks, skips = `"value":["scalars","tmp_1"]},{"type":"lookahead","value":[0,112]}],"op":"set"`, `"value":["scalars","tmp"]}],"op":"advance"`
+	return []byte(strings.Replace(string(read(t, "../../../p4src/nt_classifier.json")), looks, skips, 1))
+}
+
 // TestNothingRuns: of a program whose parser begins with what only the engine can do nothing runs in the kernel, and nothing behind is said to.
 func TestNothingRuns(t *testing.T) {
-	_, tree, err := p4.LoadTree(read(t, "../../../p4src/nt_classifier.json"))
+	_, tree, err := p4.LoadTree(nothingRuns(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const why = "it looks ahead at more than 64 bits"
+	const why = "it skips a number of bits that is not known before"
 	r := Analyse(tree, p4.Config{})
 	if len(r.Parts) != 1 || r.Parts[0].Name != "start" || !slices.Equal(r.Parts[0].Engine, []string{why}) {
 		t.Errorf("parts %+v", r.Parts)

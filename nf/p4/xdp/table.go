@@ -351,7 +351,7 @@ func (g *pipes) lookTuples(n int, t *ir.Table, miss string) {
 	}
 	s, _ := shapeOf(t, kw+1)
 	changing, out := g.fresh(), g.fresh()
-	g.generation(g.maps.masks[n], masksGeneration(t), generation, changing)
+	readGeneration(g.emitter, g.maps.masks[n], masksGeneration(t), generation, changing)
 	g.calc(asm.Mov, rEntry, 0)
 	g.add(storeImm(asm.RFP, int16(rank), -1, asm.DWord))
 	for m := range maxMasks {
@@ -380,7 +380,7 @@ func (g *pipes) lookTuples(n int, t *ir.Table, miss string) {
 		g.with(asm.Mov, rEntry, rCandidate)
 		g.label(next)
 	}
-	g.sameGeneration(g.maps.masks[n], masksGeneration(t), generation, changing)
+	checkGeneration(g.emitter, g.maps.masks[n], masksGeneration(t), generation, changing)
 	g.whenImm(asm.JEq, rEntry, 0, miss)
 	g.jump(out)
 	g.label(changing)

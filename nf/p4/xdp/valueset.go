@@ -197,9 +197,9 @@ func (g *parsing) asks(st *ir.State, c *ir.Case, next string) {
 	}
 	changing, same := g.fresh(), g.fresh()
 	fd := g.maps.values[c.Use]
-	g.generation(fd, generationAt, keyGeneration, changing)
+	readGeneration(g.emitter, fd, generationAt, keyGeneration, changing)
 	g.intersect(fd, &s, keyStack)
-	g.sameGeneration(fd, generationAt, keyGeneration, changing)
+	checkGeneration(g.emitter, fd, generationAt, keyGeneration, changing)
 	g.jump(same)
 	g.label(changing)
 	g.pass(whyValues)

@@ -443,16 +443,16 @@ func byteAt(at int, b keyByte) int {
 // whyChanging is why a frame goes to the engine that has met a change of entries.
 const whyChanging = "its entries change while the frame looks at them"
 
-// generation reads the generation of a map, and jumps to changing if it is odd. It changes R1 and R4.
-func (g *emitter) generation(fd, word, to int, changing string) {
+// readGeneration reads the generation of a map, and jumps to changing if it is odd. It changes R1 and R4.
+func readGeneration(g *emitter, fd, word, to int, changing string) {
 	g.add(asm.LoadMapValue(asm.R4, fd, uint32(8*word)))
 	g.load(asm.R1, asm.R4, 0, asm.DWord)
 	g.add(asm.JSet.Imm(asm.R1, 1, changing))
 	g.keep(asm.RFP, to, asm.R1, asm.DWord)
 }
 
-// sameGeneration jumps to changing if the generation has grown. It changes R3 and R4.
-func (g *emitter) sameGeneration(fd, word, at int, changing string) {
+// checkGeneration jumps to changing if the generation has grown. It changes R3 and R4.
+func checkGeneration(g *emitter, fd, word, at int, changing string) {
 	g.add(asm.LoadMapValue(asm.R3, fd, uint32(8*word)))
 	g.load(asm.R3, asm.R3, 0, asm.DWord)
 	g.load(asm.R4, asm.RFP, at, asm.DWord)
@@ -503,10 +503,10 @@ func (g *pipes) lookVectors(n int, t *ir.Table, miss string) {
 			g.keep(asm.RFP, probe+8*(k.At+w), asm.R1, asm.DWord)
 		}
 	}
-	g.generation(fd, generationAt, generation, changing)
+	readGeneration(g.emitter, fd, generationAt, generation, changing)
 	g.intersect(fd, &s, probe)
 	g.whenImm(asm.JNE, asm.R2, 0, hit)
-	g.sameGeneration(fd, generationAt, generation, changing)
+	checkGeneration(g.emitter, fd, generationAt, generation, changing)
 	g.jump(miss)
 	g.label(hit)
 	// The number of the lowest bit, and with it the slot.
@@ -526,7 +526,7 @@ func (g *pipes) lookVectors(n int, t *ir.Table, miss string) {
 	g.add(asm.LoadMapValue(asm.R3, fd, uint32(8*s.numbersAt())))
 	g.with(asm.Add, asm.R3, asm.R1)
 	g.load(asm.R1, asm.R3, 0, asm.DWord)
-	g.sameGeneration(fd, generationAt, generation, changing)
+	checkGeneration(g.emitter, fd, generationAt, generation, changing)
 	g.whenImm(asm.JEq, asm.R1, 0, changing)
 	g.calc(asm.Sub, asm.R1, 1)
 	g.whenImm(asm.JGE, asm.R1, records, changing)

@@ -15,6 +15,7 @@ type Program struct {
 	// Numbers of the core library's errors.
 	NoError, TooShort, InvalidArgument uint32
 	OutOfBounds                        uint32 // of a header stack
+	HeaderTooShort                     uint32 // for a field of variable length
 	Verify, Update                     []Checksum
 	Nodes                              []Node
 	Ingress, Egress                    int // nodes; -1: none
