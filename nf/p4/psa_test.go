@@ -108,6 +108,10 @@ func TestPSABytes(t *testing.T) {
 	expect(t, got, sent{2, "d\x00fg"})
 	got, _ = run(sw, 1, "abcd") // too short for egress's parser
 	expect(t, got, sent{2, "d"})
+	s = psaWired(forward(hexs("0x2")), nil)
+	s.extra["deparsers"].(arr)[0].(obj)["order"] = arr{} // ingress's h is valid to the end of ingress
+	got, _ = run(s.load(t, Config{}), 1, "abcd")
+	expect(t, got, sent{2, "d"})
 }
 
 func TestPSADrops(t *testing.T) {
