@@ -31,3 +31,22 @@ func TestNothingRuns(t *testing.T) {
 		t.Errorf("New: %v", err)
 	}
 }
+
+// TestOtherArchitecture: the kernel runs nothing of a program for PSA, and says that this is why.
+func TestOtherArchitecture(t *testing.T) {
+	_, tree, err := p4.LoadTree(read(t, "../../../tests/p4/psa/paths.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "architecture psa: the kernel runs v1model"
+	if r := Analyse(tree, p4.Config{}); r.Kernel || r.Why != want {
+		t.Errorf("%+v", r)
+	}
+	x, err := New(tree, p4.Config{DropPort: 511, Queues: 8}, Options{From: []Source{{Index: loopback, Port: 1}}})
+	if x != nil {
+		_ = x.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("New: %v", err)
+	}
+}
