@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
 )
 
 // psaSource is a program for PSA with a header h of three bytes (dst, src, kind), metadata meta (a, b: 16 bits), and the
@@ -107,6 +110,10 @@ func TestPSABytes(t *testing.T) {
 	got, _ := run(sw, 1, "abcdefg")
 	expect(t, got, sent{2, "d\x00fg"})
 	got, _ = run(sw, 1, "abcd") // too short for egress's parser
+	expect(t, got, sent{2, "d"})
+	s = psaWired(forward(hexs("0x2")), nil)
+	s.extra["deparsers"].(arr)[0].(obj)["order"] = arr{} // ingress's h is valid to the end of ingress
+	got, _ = run(s.load(t, Config{}), 1, "abcd")
 	expect(t, got, sent{2, "d"})
 }
 
@@ -384,5 +391,31 @@ func TestPSAAllocates(t *testing.T) {
 	f()
 	if n := testing.AllocsPerRun(100, f); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestPSAApp: an app runs a program for PSA without a word about it, and PSA_PORT_CPU is the port to the controller.
+func TestPSAApp(t *testing.T) {
+	s := psaWired(join(forward(hexs("0x7")), arr{assign(ost("egress_port"), unless("0x0", hexs("0x8"), fld("h", "kind"))),
+		assign(fld("h", "src"), exp("&", ist("ingress_port"), hexs("0xff")))}), nil)
+	x := graphtest.New(t, *Kind(), graph.Args{"program": programFile(t, s)})
+	if r := x.Push("3", []byte("ab\x07d")); len(r.Out["7"]) != 1 || string(r.Out["7"][0].Bytes) != "a\x03\x07d" {
+		t.Errorf("%+v", r)
+	}
+	if r := x.Push("cpu", []byte("ab\x07d")); len(r.Out["7"]) != 1 || string(r.Out["7"][0].Bytes) != "a\xfd\x07d" {
+		t.Errorf("from the controller: %+v", r)
+	}
+	for _, c := range []struct {
+		cpu  string
+		want int
+	}{{"", 1}, {"510", 0}, {"none", 0}} {
+		s := psaWired(forward(hexs("0xfffffffd")), nil)
+		args := graph.Args{"program": programFile(t, s)}
+		if c.cpu != "" {
+			args["cpu"] = c.cpu
+		}
+		if r := graphtest.New(t, *Kind(), args).Push("3", []byte("abcd")); len(r.Punted) != c.want {
+			t.Errorf("cpu=%s: %+v", c.cpu, r)
+		}
 	}
 }
