@@ -159,7 +159,7 @@ func rcuckoos() []*Figure {
 		},
 		{ID: "3.18", data: "3.18", takes: takesNIC, causes: []string{causeKnowing}, jobs: cuckooSecond, lacks: []string{cuckooLess, "87 % full"}},
 		{
-			ID: "3.20", data: "3.20", takes: takesNIC, causes: []string{causeIdle, causeAlone, causeEarly, causeUniform, causeShort}, jobs: cuckooValues, lacks: []string{"the table has 32,768 entries"},
+			ID: "3.20", data: "3.20", takes: takesNIC, causes: []string{causeIdle, causeAlone, causeEarly, causeUniform, causeShort}, jobs: cuckooValues, lacks: []string{"the table has 131,072 entries"},
 			ratios: []ratio{
 				{"inline over 8 bytes in an extent, 5 % updates", ref{0, "YCSB-B inline", "8"}, ref{0, "YCSB-B extent", "8"}},
 				{"inline over 8 bytes in an extent, 50 % updates", ref{0, "YCSB-A inline", "8"}, ref{0, "YCSB-A extent", "8"}},
@@ -251,7 +251,7 @@ var (
 	// cuckooValues is figure 3.20.
 	cuckooValues = cuckooPoints(func(series string, at coord) (sim.RCuckooConfig, bool) {
 		c := cuckooRack()
-		c.Hosts, c.Clients, c.Table.Rows, c.Table.Wide, c.Kind = 6, 120, 1<<12, true, rcuckoo.Update
+		c.Hosts, c.Clients, c.Table.Rows, c.Table.Wide, c.Kind = 6, 120, 1<<14, true, rcuckoo.Update
 		c.Writes = map[byte]float64{'C': 0, 'B': 0.05, 'A': 0.5}[series[5]]
 		if strings.HasSuffix(series, "extent") {
 			c.Value, _ = strconv.Atoi(at.name)
