@@ -76,7 +76,6 @@ func TestCauseOff(t *testing.T) {
 		{id: "2.15", cause: causeTiming, series: nameReadWrite + " read", name: "5"},
 		{id: "ycsb-a-skew", cause: causeIdle, series: "uniform", x: 40},
 		{id: "3.10", cause: causeAlone, series: "RCuckoo", x: 160},
-		{id: "3.11", cause: causeAlone, series: "RCuckoo", x: 160},
 		{id: "2.10", cause: causeLone, series: nameFUSEE, x: 16},
 		{id: "3.9", cause: causeLone, series: nameFUSEE, x: 8},
 		{id: "3.9", cause: causePunctual, series: nameFUSEE, x: 8},
