@@ -75,6 +75,7 @@ func TestCauseOff(t *testing.T) {
 		{id: "six-host-run", cause: causeMix, series: "B / " + nameDefault, panel: 1, x: 240},
 		{id: "2.15", cause: causeTiming, series: nameReadWrite + " read", name: "5"},
 		{id: "ycsb-a-skew", cause: causeIdle, series: "uniform", x: 40},
+		{id: "3.10", cause: causeAlone, series: "RCuckoo", x: 160},
 		{id: "2.10", cause: causeLone, series: nameFUSEE, x: 16},
 		{id: "3.9", cause: causeLone, series: nameFUSEE, x: 8},
 		{id: "3.9", cause: causePunctual, series: nameFUSEE, x: 8},

@@ -36,6 +36,23 @@ func cuckooRack() sim.RCuckooConfig {
 // key in two rows, the list of locks to release, and the requests. A half is taken.
 var cuckooWork = rcuckoo.Work{Read: 500 * time.Nanosecond, Update: 5300 * time.Nanosecond, Insert: 5300 * time.Nanosecond, Held: 2650 * time.Nanosecond}
 
+// cuckooFull is that time with cuckooFullThreads threads on the host, from the first stored run behind figure 3.16 (fault-rate-1-rpl, 320 clients, hardly
+// any failure): by its counters a read takes 6.5 us from the client's request to the end, also if it finds nothing; at the figure's rate the rest of the
+// time is 31 us an update. What makes it so much more than with one thread is not known; a link is not full there. That point is an input. Nothing says
+// where in an update that time passes; it is taken before the locks.
+var cuckooFull = rcuckoo.Work{Read: 3100 * time.Nanosecond, Update: 18 * time.Microsecond, Insert: 18 * time.Microsecond, Held: cuckooWork.Held}
+
+const cuckooFullThreads = 40
+
+// cuckooOwn is the time with so many threads on a host: on the line through both.
+func cuckooOwn(threads float64) rcuckoo.Work {
+	at := func(one, full time.Duration) time.Duration {
+		return one + time.Duration(float64(full-one)*max(threads-1, 0)/(cuckooFullThreads-1))
+	}
+	a, b := &cuckooWork, &cuckooFull
+	return rcuckoo.Work{Read: at(a.Read, b.Read), Update: at(a.Update, b.Update), Insert: at(a.Insert, b.Insert), Held: at(a.Held, b.Held)}
+}
+
 const cuckooOwnTime = "the client's own time comes from this point"
 
 // Causes of deviations of RCuckoo's figures.
@@ -59,8 +76,8 @@ const (
 )
 
 var (
-	cuckooReadCauses = []string{causeShort, causeUnfenced, causeIdle, causeEarly}
-	cuckooCostCauses = []string{causeWhole, causeUnfenced, causeKnowing, causeIdle}
+	cuckooReadCauses = []string{causeShort, causeUnfenced, causeIdle, causeAlone, causeEarly}
+	cuckooCostCauses = []string{causeWhole, causeUnfenced, causeKnowing, causeIdle, causeAlone}
 )
 
 // cuckooCause switches a cause.
@@ -76,6 +93,8 @@ func cuckooCause(c *sim.RCuckooConfig, cause string) {
 		c.Zipf = 0
 	case causeIdle:
 		c.Library.Work = rcuckoo.Work{}
+	case causeAlone:
+		c.Library.Work = cuckooWork
 	case causeEarly:
 		c.Library.Work.Held = 0
 	case causeKnowing:
@@ -133,14 +152,14 @@ func rcuckoos() []*Figure {
 			lacks:  []string{cuckooLess},
 			ratios: []ratio{{"insertion, 90 % full over 10 %", ref{0, "insert", 90}, ref{0, "insert", 10}}},
 		},
-		{ID: "3.16", data: "3.16", takes: takesNIC, causes: []string{causeIdle, causeEarly}, jobs: cuckooFailures, lacks: []string{cuckooLess, "every fifth point is run, and 10 ms of it are measured", "the exponent is not published: all keys are alike, a choice that was made after a run with 0.90, whose locks collapse without failures, too"}},
+		{ID: "3.16", data: "3.16", takes: takesNIC, inputs: []reason{{series: "1 rows per lock", from: 0.1, to: 0.2, text: cuckooOwnTime}}, causes: []string{causeIdle, causeAlone, causeEarly}, jobs: cuckooFailures, lacks: []string{cuckooLess, "every fifth point is run, and 10 ms of it are measured", "the exponent is not published: all keys are alike, a choice that was made after a run with 0.90, whose locks collapse without failures, too"}},
 		{
 			ID: "3.17", data: "3.17", takes: takesNIC, jobs: cuckooSearches, lacks: []string{"the table has 131,072 entries, not 100 million: from 85 % to 95 % full, or until an insertion finds no room"},
 			ratios: []ratio{{"99th percentile, 64 locks a message, DFS independent over BFS dependent", ref{0, "dfs independent p99", 64}, ref{0, "bfs dependent (RCuckoo) p99", 64}}},
 		},
 		{ID: "3.18", data: "3.18", takes: takesNIC, causes: []string{causeKnowing}, jobs: cuckooSecond, lacks: []string{cuckooLess, "87 % full"}},
 		{
-			ID: "3.20", data: "3.20", takes: takesNIC, causes: []string{causeIdle, causeEarly, causeUniform, causeShort}, jobs: cuckooValues, lacks: []string{"the table has 32,768 entries"},
+			ID: "3.20", data: "3.20", takes: takesNIC, causes: []string{causeIdle, causeAlone, causeEarly, causeUniform, causeShort}, jobs: cuckooValues, lacks: []string{"the table has 131,072 entries"},
 			ratios: []ratio{
 				{"inline over 8 bytes in an extent, 5 % updates", ref{0, "YCSB-B inline", "8"}, ref{0, "YCSB-B extent", "8"}},
 				{"inline over 8 bytes in an extent, 50 % updates", ref{0, "YCSB-A inline", "8"}, ref{0, "YCSB-A extent", "8"}},
@@ -156,6 +175,9 @@ func rcuckoos() []*Figure {
 
 // cuckooJob makes the job of one run on the rack.
 func cuckooJob(par Params, name string, c sim.RCuckooConfig, values func(*sim.RCuckooMeasured) []Value) job {
+	if c.Library.Work != (rcuckoo.Work{}) {
+		c.Library.Work = cuckooOwn(float64(c.Clients) / float64(c.Hosts))
+	}
 	cuckooCause(&c, par.Cause)
 	if c.Measure == 0 && c.Kind == rcuckoo.Update {
 		c.Warmup, c.Measure = queuesFull, queuesMeasured
@@ -229,7 +251,7 @@ var (
 	// cuckooValues is figure 3.20.
 	cuckooValues = cuckooPoints(func(series string, at coord) (sim.RCuckooConfig, bool) {
 		c := cuckooRack()
-		c.Hosts, c.Clients, c.Table.Rows, c.Table.Wide, c.Kind = 6, 120, 1<<12, true, rcuckoo.Update
+		c.Hosts, c.Clients, c.Table.Rows, c.Table.Wide, c.Kind = 6, 120, 1<<14, true, rcuckoo.Update
 		c.Writes = map[byte]float64{'C': 0, 'B': 0.05, 'A': 0.5}[series[5]]
 		if strings.HasSuffix(series, "extent") {
 			c.Value, _ = strconv.Atoi(at.name)
