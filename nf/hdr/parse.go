@@ -207,7 +207,10 @@ func examine(b []byte, f *Frame, sums bool) Flaw {
 		if be.Uint32(c[12:])>>8 == EtherIPv4<<8|0x45 && be.Uint32(c[l3+6:])&0x3FFF00FF == ProtoUDP &&
 			be.Uint32(c[l4+2:]) == RoCEv2Port<<16|uint32(total-IPv4Len) && l3+total <= len(b) &&
 			c[bth+1]&15 == 0 && i.Name != "" && rest >= int(pad) && rest&int(i.mustNot) == 0 {
-			*f = Frame{Net: NetIPv4, Op: op, L3: l3, L4: l4, BTH: bth, Payload: bth + BTHLen + uint16(i.Len), End: uint16(l3 + total - ICRCLen), Pad: pad, Plain: true}
+			// What changes is not in the literal: the compiler would build it elsewhere and copy it, and a copy waits for
+			// what was just stored in smaller pieces.
+			*f = Frame{Net: NetIPv4, L3: l3, L4: l4, BTH: bth, Plain: true}
+			f.Op, f.Pad, f.Payload, f.End = op, pad, bth+BTHLen+uint16(i.Len), uint16(l3+total-ICRCLen)
 			switch {
 			case !sums:
 				return NoFlaw

@@ -190,7 +190,8 @@ func (s *desk) newOp(i int32, psn uint32) *op {
 		s.journal.erase(o)
 	}
 	r.head++
-	*o = op{psn: psn, npsn: 1, live: true, key: noSlot, slot: noSlot}
+	*o = op{} // a literal with what changes is built elsewhere and copied, and the copy waits for what was just stored
+	o.psn, o.npsn, o.live, o.key, o.slot = psn, 1, true, noSlot, noSlot
 	s.ahead(i, r.head+1)
 	return o
 }

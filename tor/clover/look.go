@@ -102,19 +102,14 @@ func (s *lookout) look(p *parsed, x *packet.Buf) {
 		s.glance(p, b)
 		return
 	}
-	if len(b) >= hdr.PlainBTH+hdr.BTHLen+hdr.RETHLen && hdr.Opcode(b[hdr.PlainBTH]).Info().Ext&hdr.HasRETH != 0 {
-		// Most likely it comes to that soon, and the memory may be far away.
-		va := binary.BigEndian.Uint64(b[hdr.PlainBTH+hdr.BTHLen:])
-		p.set = s.home.set(uint16(s.asked), va)
-		prefetch.Line(uintptr(unsafe.Pointer(&s.home.e[p.set])))
-	}
 	f := &p.f
 	flaw := hdr.Examine(b, f)
 	if !f.Plain || flaw != hdr.NoFlaw {
 		s.study(p, b, flaw)
 		return
 	}
-	fl := f.Op.Info().Flags
+	op := f.Op.Info()
+	fl := op.Flags
 	p.fl, p.asked = fl, s.asked
 	s.looked++
 	s.requests += uint64(fl & hdr.IsRequest)
@@ -125,6 +120,11 @@ func (s *lookout) look(p *parsed, x *packet.Buf) {
 		return
 	}
 	p.as = s.sides[fl&hdr.IsRequest]
+	if op.Ext&hdr.HasRETH != 0 {
+		// Most likely it comes to that soon, and the memory may be far away.
+		p.set = s.home.set(uint16(s.asked), binary.BigEndian.Uint64(b[hdr.PlainBTH+hdr.BTHLen:]))
+		prefetch.Line(uintptr(unsafe.Pointer(&s.home.e[p.set])))
+	}
 }
 
 // glance is look where nothing is steered.
