@@ -235,7 +235,7 @@ func mutants() []mutant {
 		{"a repetition that must wait is lost", "repair.go", "n.shelf.Put(&fl.late, x, n.worker, struct{}{}) == 0", "true", frames, "TestLateComes"},
 		{"a connection is asked with what the server does not know", "watch.go", "s.emptyWrite(&c.up, c.longAgo())", "s.emptyWrite(&c.up, c.next)", frames, "TestProbe"},
 		{"a READ that is asked for again waits behind what is under way", "repair.go", "case replays(s, fl, o, k):", "case false && replays(s, fl, o, k):", histories, "TestAttack5RereadStarves"},
-		{"a READ that the server does not remember is asked for again and again", "repair.go", "o.got >= o.npsn+mostReplays", "false", frames, "TestForgottenRead"},
+		{"a READ that the server does not remember is asked for again and again", "repair.go", "o.got < o.npsn || o.got >= o.npsn+mostReplays", "o.got < o.npsn", frames, "TestForgottenRead"},
 		{"what was asked for again in front of a READ waits for that", "deliver.go", "s.n.rereadsBefore(fl, k)", "fl.rereads > 0", frames, "TestAnsweredBesideReread"},
 		{"what was asked for again behind a READ does not wait for that", "deliver.go", " || s.n.rereadsBefore(fl, k)", "", frames, "TestAnsweredBesideReread"},
 		{"an earlier request than the newest is as good", "carrier.go", "if c.noRead&knownPSN != 0 {", "if false {", frames, "TestAffirmed"},
