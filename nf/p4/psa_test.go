@@ -306,7 +306,7 @@ func TestPSADirect(t *testing.T) {
 func TestPSAHash(t *testing.T) {
 	s := psaWired(join(forward(hexs("0x1")), arr{
 		prim("_Hash_get_hash", extern("crc"), fld("meta", "a"), fields(hdrv("h"), obj{"type": "hexstr", "value": "0x0102", "bitwidth": 12}, fld("h", "kind"))),
-		prim("_Hash_get_hash_mod", extern("crc"), fld("meta", "b"), hexs("0x7"), fields(hdrv("h")), hexs("0x64")),
+		prim("_Hash_get_hash_mod", extern("crc"), fld("meta", "b"), hexs("0x7"), fields(exp("&", exp("+", fld("h", "dst"), hexs("0x100")), hexs("0xff"))["value"], fld("h", "src"), fld("h", "kind")), hexs("0x64")),
 		assign(fld("h", "dst"), exp(">>", fld("meta", "a"), hexs("0x8"))), assign(fld("h", "src"), fld("meta", "a")), assign(fld("h", "kind"), fld("meta", "b")),
 	}), nil)
 	s.extra["extern_instances"] = arr{obj{"name": "crc", "id": 0, "type": "Hash", "attribute_values": attributes("algo", "crc32")}}

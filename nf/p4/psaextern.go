@@ -88,6 +88,9 @@ type piece struct {
 // pieces compiles parameter i, a list of fields. It also returns the number of bits of all the numbers.
 func (c call) pieces(i int) (all []piece, bits int) {
 	for _, v := range c.Parameters[i].inner().list {
+		if v.typ == "" && v.op != "" { // p4c writes operations in lists without a type
+			v = &jsonValue{json: v.json, typ: "expression", value: v}
+		}
 		e := c.expr(v)
 		if e.sort == sortHeader {
 			all = append(all, piece{hdr: e, base: c.g.base(e)})
