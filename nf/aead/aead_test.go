@@ -424,6 +424,22 @@ func TestReboot(t *testing.T) {
 	}
 }
 
+// TestJournalIsOpen: an app that was taken out of the running graph comes again, and finds the journal open, with its numbers.
+func TestJournalIsOpen(t *testing.T) {
+	near, _ := ends(t)
+	d := graphtest.NewDisk()
+	var mem []byte
+	seq := uint32(0)
+	for range 3 {
+		x := graphtest.NewKept(t, d.Kind(*Kind()), near, graphtest.Start, &mem)
+		d.Open = true
+		wire, _ := only(t, x.Push("a", unhex(t, goldPlain)), "b")
+		if seq++; be.Uint32(wire[38:]) != seq {
+			t.Errorf("number %d, want %d", be.Uint32(wire[38:]), seq)
+		}
+	}
+}
+
 // TestSlowDisk: a new SA sends nothing before its numbers are reserved. With a disk that is broken it goes on where nonces
 // do not repeat.
 func TestSlowDisk(t *testing.T) {

@@ -237,12 +237,12 @@ type store struct {
 	sas    map[identity]*sa
 	mem    []byte
 	disk   journal.Journal // rows of mem, in slots of the same numbers; nil: none
-	limits []uint64        // what disk had of each row at the start
+	limits []uint64        // what disk had of each row when the process opened it
 	err    error
 }
 
 func openStore(env graph.Env, keep bool) *store {
-	st := &store{shared: env.Workers > 1, sas: map[identity]*sa{}}
+	st := &store{shared: env.Workers > 1, sas: map[identity]*sa{}, limits: make([]uint64, MaxSAs)}
 	if keep && env.Memory != nil {
 		if st.mem, st.err = env.Memory(memoryLen); st.err != nil {
 			st.err = fmt.Errorf("%w; or keep=off, with new keys at every start", st.err)
@@ -269,7 +269,6 @@ func (st *store) arrange(left []journal.Entry, lost bool) (map[int]journal.Entry
 			be.PutUint64(row[len(id):], max(e[2], be.Uint64(row[len(id):])))
 		}
 	}
-	st.limits = make([]uint64, MaxSAs)
 	for i := range st.limits {
 		row := st.mem[i*rowLen:][:rowLen]
 		if id := identity(row); id != (identity{}) {
