@@ -127,6 +127,9 @@ func (j *sectors) Drop(slot int) {
 	}
 }
 
+// Slots implements journal.Journal.
+func (j *sectors) Slots() int { return slices.Max(append(slices.Collect(maps.Keys(j.kept)), -1)) + 1 }
+
 // Err implements journal.Journal.
 func (*sectors) Err() error { return nil }
 

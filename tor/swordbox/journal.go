@@ -130,15 +130,16 @@ func (s *shared) rejournal() {
 	if m.journal == nil {
 		return
 	}
-	for k := range m.places * m.conns {
-		if b := recordIn(m.b, m.geometry, 0, k); b[boundAt] != 0 {
-			var r identity
-			r.read(b)
-			e := r.entry()
-			m.journal.Keep(k, &e)
-		} else {
+	n := m.places * m.conns
+	for k := range max(n, m.journal.Slots()) {
+		if k >= n || recordIn(m.b, m.geometry, 0, k)[boundAt] == 0 {
 			m.journal.Drop(k)
+			continue
 		}
+		var r identity
+		r.read(recordIn(m.b, m.geometry, 0, k))
+		e := r.entry()
+		m.journal.Keep(k, &e)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/journal"
 	"github.com/quillon/quillon/tor/conn"
 )
 
@@ -326,6 +327,19 @@ func TestReadOfABrokenDisk(t *testing.T) {
 	}
 	if n := r.box().recorded(); n != 0 {
 		t.Errorf("%d connections on record, which the disk does not name", n)
+	}
+}
+
+// A box with fewer places takes the place of one in a running graph: of what that had named nothing stays named that is not bound.
+func TestFewerPlaces(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	r.join()
+	d.On[10000] = journal.Entry{1, 2, 3, 4, 5}
+	d.Open = true
+	r.Test = graphtest.New(t, d.Kind(k.kind()), r.args)
+	r.Advance(time.Millisecond)
+	if len(d.On) != 0 {
+		t.Errorf("the journal has %v, want nothing", d.On)
 	}
 }
 

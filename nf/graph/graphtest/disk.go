@@ -31,6 +31,11 @@ func (d *Disk) Keep(slot int, e *journal.Entry) bool {
 // Drop implements journal.Journal.
 func (d *Disk) Drop(slot int) { delete(d.On, slot) }
 
+// Slots implements journal.Journal.
+func (d *Disk) Slots() int {
+	return slices.Max(append(slices.Collect(maps.Keys(d.On)), -1)) + 1
+}
+
 // Err implements journal.Journal.
 func (d *Disk) Err() error { return d.Broken }
 
