@@ -461,6 +461,26 @@ func TestSlowDisk(t *testing.T) {
 	}
 }
 
+// TestDiskFallsBehind: where nonces do not repeat, packets do not wait for a disk that is slower than they are.
+func TestDiskFallsBehind(t *testing.T) {
+	near, _ := ends(t)
+	for iv, want := range map[string]int{"random": 200, "sequence": 64} {
+		d := graphtest.NewDisk()
+		var mem []byte
+		args := maps.Clone(near)
+		args["iv"], args["lifetime"] = iv, "1000"
+		x := graphtest.NewKept(t, d.Kind(*Kind()), args, graphtest.Start, &mem)
+		d.Busy = true
+		n := 0
+		for range 200 {
+			n += len(x.Push("a", unhex(t, goldPlain)).Out["b"])
+		}
+		if n != want {
+			t.Errorf("iv=%s: %d packets, want %d", iv, n, want)
+		}
+	}
+}
+
 // TestReconfigure: SAs that stay keep their numbers.
 func TestReconfigure(t *testing.T) {
 	near, _ := ends(t)

@@ -84,7 +84,7 @@ func (s *sa) next(n int, lifetime uint64) (seq uint64, why graph.Reason) {
 		s.disk.ahead(s.seq, lifetime)
 	}
 	why = reasonExpired
-	if s.seq >= s.disk.limit {
+	if s.seq >= s.disk.limit && (s.disk.limit == 0 || !s.disk.random) {
 		why = reasonNotOnDisk
 	} else if s.seq < lifetime {
 		s.seq++
@@ -307,14 +307,14 @@ func (st *store) ready(lifetime uint64) bool {
 	return true
 }
 
-// reserve is what the journal has of an SA. Of an outbound SA it has a number that no packet exceeds, so that the numbers
+// reserve is what the journal has of an SA. Of an outbound SA it has a number ahead of all packets, so that the numbers
 // behind it are new after a reboot; of an inbound SA the highest number that was received some packets ago.
 type reserve struct {
 	journal journal.Journal
 	id      identity
 	slot    int
 	asked   uint64 // the number that the journal was given
-	limit   uint64 // outbound: the number that is on the disk
+	limit   uint64 // outbound: the number that is on the disk, which numbers exceed only with iv=random, where nonces do not repeat all the same
 	low     uint64 // from this number on the journal has to be given another one
 	random  bool   // iv=random
 }
@@ -337,7 +337,7 @@ func (r *reserve) ahead(seq, lifetime uint64) {
 	switch {
 	case r.journal.Keep(r.slot, &e):
 		r.limit, r.low = r.asked, r.asked-more/2
-	case r.journal.Err() != nil && r.random: // nonces do not repeat all the same
+	case r.journal.Err() != nil && r.random:
 		r.limit, r.low = math.MaxUint64, math.MaxUint64
 	}
 }
