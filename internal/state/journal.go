@@ -130,8 +130,8 @@ func (j *Journal) slot(i int) *journalSlot {
 	return &p.slots[i-p.first]
 }
 
-// len returns the number of slots.
-func (j *Journal) len() int {
+// Slots implements journal.Journal.
+func (j *Journal) Slots() int {
 	all := *j.parts.Load()
 	p := all[len(all)-1]
 	return p.first + len(p.slots)
@@ -139,7 +139,7 @@ func (j *Journal) len() int {
 
 // grow makes room for slots, while the journal is in use. What is on the disk stays where it is.
 func (j *Journal) grow(slots int) error {
-	n := j.len()
+	n := j.Slots()
 	if slots <= n {
 		return nil
 	}

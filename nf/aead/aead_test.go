@@ -424,6 +424,22 @@ func TestReboot(t *testing.T) {
 	}
 }
 
+// TestJournalIsOpen: an app that was taken out of the running graph comes again, and finds the journal open, with its numbers.
+func TestJournalIsOpen(t *testing.T) {
+	near, _ := ends(t)
+	d := graphtest.NewDisk()
+	var mem []byte
+	seq := uint32(0)
+	for range 3 {
+		x := graphtest.NewKept(t, d.Kind(*Kind()), near, graphtest.Start, &mem)
+		d.Open = true
+		wire, _ := only(t, x.Push("a", unhex(t, goldPlain)), "b")
+		if seq++; be.Uint32(wire[38:]) != seq {
+			t.Errorf("number %d, want %d", be.Uint32(wire[38:]), seq)
+		}
+	}
+}
+
 // TestSlowDisk: a new SA sends nothing before its numbers are reserved. With a disk that is broken it goes on where nonces
 // do not repeat.
 func TestSlowDisk(t *testing.T) {
@@ -441,6 +457,26 @@ func TestSlowDisk(t *testing.T) {
 		d.Broken = errors.New("input/output error")
 		if n := len(x.Push("a", unhex(t, goldPlain)).Out["b"]); n != want {
 			t.Errorf("iv=%s: %d packets with a broken disk, want %d", iv, n, want)
+		}
+	}
+}
+
+// TestDiskFallsBehind: where nonces do not repeat, packets do not wait for a disk that is slower than they are.
+func TestDiskFallsBehind(t *testing.T) {
+	near, _ := ends(t)
+	for iv, want := range map[string]int{"random": 200, "sequence": 64} {
+		d := graphtest.NewDisk()
+		var mem []byte
+		args := maps.Clone(near)
+		args["iv"], args["lifetime"] = iv, "1000"
+		x := graphtest.NewKept(t, d.Kind(*Kind()), args, graphtest.Start, &mem)
+		d.Busy = true
+		n := 0
+		for range 200 {
+			n += len(x.Push("a", unhex(t, goldPlain)).Out["b"])
+		}
+		if n != want {
+			t.Errorf("iv=%s: %d packets, want %d", iv, n, want)
 		}
 	}
 }

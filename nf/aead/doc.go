@@ -31,7 +31,8 @@
 //     so that no packet from before is believed again.
 //   - A journal, where there is one (env.Journal), has a higher number than each SA sends, and the number
 //     that it had received some packets ago: a reboot takes some numbers from an SA, and what its peer takes
-//     for new is new. Up to 16,384 packets that were received just before a reboot may be believed again after it.
+//     for new is new. With iv=random no packet waits for a disk that falls behind, by half a million packets and more: after
+//     a reboot just then the peer takes as many for repetitions. Up to 16,384 packets that were received just before a reboot may be believed again after it.
 //   - The IV, which makes the nonce with the key's salt, counts from a random
 //     64-bit number drawn for each SA at its making (iv=random), so that even
 //     without that memory two runs' nonces of n packets meet with a probability of

@@ -84,7 +84,7 @@ func (s *sa) next(n int, lifetime uint64) (seq uint64, why graph.Reason) {
 		s.disk.ahead(s.seq, lifetime)
 	}
 	why = reasonExpired
-	if s.seq >= s.disk.limit {
+	if s.seq >= s.disk.limit && (s.disk.limit == 0 || !s.disk.random) {
 		why = reasonNotOnDisk
 	} else if s.seq < lifetime {
 		s.seq++
@@ -237,12 +237,12 @@ type store struct {
 	sas    map[identity]*sa
 	mem    []byte
 	disk   journal.Journal // rows of mem, in slots of the same numbers; nil: none
-	limits []uint64        // what disk had of each row at the start
+	limits []uint64        // what disk had of each row when the process opened it
 	err    error
 }
 
 func openStore(env graph.Env, keep bool) *store {
-	st := &store{shared: env.Workers > 1, sas: map[identity]*sa{}}
+	st := &store{shared: env.Workers > 1, sas: map[identity]*sa{}, limits: make([]uint64, MaxSAs)}
 	if keep && env.Memory != nil {
 		if st.mem, st.err = env.Memory(memoryLen); st.err != nil {
 			st.err = fmt.Errorf("%w; or keep=off, with new keys at every start", st.err)
@@ -269,7 +269,6 @@ func (st *store) arrange(left []journal.Entry, lost bool) (map[int]journal.Entry
 			be.PutUint64(row[len(id):], max(e[2], be.Uint64(row[len(id):])))
 		}
 	}
-	st.limits = make([]uint64, MaxSAs)
 	for i := range st.limits {
 		row := st.mem[i*rowLen:][:rowLen]
 		if id := identity(row); id != (identity{}) {
@@ -308,14 +307,14 @@ func (st *store) ready(lifetime uint64) bool {
 	return true
 }
 
-// reserve is what the journal has of an SA. Of an outbound SA it has a number that no packet exceeds, so that the numbers
+// reserve is what the journal has of an SA. Of an outbound SA it has a number ahead of all packets, so that the numbers
 // behind it are new after a reboot; of an inbound SA the highest number that was received some packets ago.
 type reserve struct {
 	journal journal.Journal
 	id      identity
 	slot    int
 	asked   uint64 // the number that the journal was given
-	limit   uint64 // outbound: the number that is on the disk
+	limit   uint64 // outbound: the number that is on the disk, which numbers exceed only with iv=random, where nonces do not repeat all the same
 	low     uint64 // from this number on the journal has to be given another one
 	random  bool   // iv=random
 }
@@ -338,7 +337,7 @@ func (r *reserve) ahead(seq, lifetime uint64) {
 	switch {
 	case r.journal.Keep(r.slot, &e):
 		r.limit, r.low = r.asked, r.asked-more/2
-	case r.journal.Err() != nil && r.random: // nonces do not repeat all the same
+	case r.journal.Err() != nil && r.random:
 		r.limit, r.low = math.MaxUint64, math.MaxUint64
 	}
 }

@@ -57,7 +57,7 @@ func (r *FenceRequest) Parse(b []byte) bool {
 	return true
 }
 
-// FenceReply is a fence's answer: a cookie that it wants to hear; or 0, and the client is shut out. Settle is then how
+// FenceReply is a fence's answer: a cookie that it wants to hear, more than once if its disk is slow; or 0, and the client is shut out. Settle is then how
 // long something of the client may still be under way; below 0: for how long nothing has been.
 type FenceReply struct {
 	Cookie uint64

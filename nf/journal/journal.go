@@ -17,6 +17,8 @@ type Journal interface {
 	Keep(slot int, e *Entry) (durable bool)
 	// Drop frees a slot. It may be on the disk for some time more, and for good after an error.
 	Drop(slot int)
+	// Slots returns the number of slots. It is larger than what an app asked for that finds the journal open, of an app with more.
+	Slots() int
 	// Err returns why nothing can be written any more, or nil. Keep returns false from then on for new entries.
 	Err() error
 }

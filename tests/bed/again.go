@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -222,6 +223,7 @@ type fenced struct {
 	client   int
 	from, to clock.Time
 	entry    string
+	disk     [2]uint64 // as disk.shut
 	over     bool
 }
 
@@ -234,7 +236,10 @@ func (p *play) fence(e Event, now clock.Time) {
 	f := fenced{session: q.number, client: q.Client, from: now, to: now.Add(e.For)}
 	m := p.machines[q.Client]
 	f.entry = fmt.Sprintf("%v-%v/%#x", m.ip, p.server.ip, q.far.QPN)
+	client, server := m.ip.As4(), p.server.ip.As4()
+	f.disk = [2]uint64{binary.LittleEndian.Uint64(append(client[:], server[:]...)), uint64(q.far.QPN)}
 	if e.Value&1 == 1 {
+		f.disk[1] = 0
 		f.session, f.entry = -1, fmt.Sprintf("%v-%v", m.ip, p.server.ip)
 	}
 	p.fenced = append(p.fenced, f)
@@ -290,9 +295,21 @@ func unfencesAt(p *play) clock.Time {
 // shutOut is how many tries a client may have lost to the fence.
 func (p judge) shutOut(r *record, timeout time.Duration) (n int) {
 	for _, f := range p.fenced {
-		if (f.session == r.queue || f.session < 0 && f.client == p.w.Queues[r.queue].Client) && f.from <= r.done && f.to >= r.posted {
+		if f.means(p, r) && f.from <= r.done && f.to >= r.posted {
 			n += 2 + int(f.to.Sub(f.from)/timeout)
 		}
 	}
 	return n
+}
+
+func (f *fenced) means(p judge, r *record) bool {
+	return f.session == r.queue || f.session < 0 && f.client == p.w.Queues[r.queue].Client
+}
+
+// shutAgain reports whether r's client was shut out when the box's machine was started anew, since the disk still named it then:
+// nobody lifts that, whether the entry was lifted before or not.
+func (p judge) shutAgain(r *record) bool {
+	return slices.ContainsFunc(p.fenced, func(f fenced) bool {
+		return p.box.disk != nil && f.means(p, r) && p.box.disk.shut[f.disk] && slices.ContainsFunc(p.reboots, func(at clock.Time) bool { return f.to <= at && at <= r.done })
+	})
 }

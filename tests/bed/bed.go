@@ -243,7 +243,7 @@ func New(c Config) (*Bed, error) {
 	}
 	b.box = &box{bed: b, a: newSpread(boxOut, workersOfBox, c.Seed), b: newSpread(toServer, workersOfBox, c.Seed+1), memory: map[string][]byte{}, bound: map[port.QueuePair]bool{}, guard: port.NewGuard(nil), torn: map[string]*torn{}, rng: rand.New(rand.NewPCG(b.cfg.Seed, 0x746F726E))}
 	if c.Box != nil && c.Box.Journal > 0 {
-		b.box.disk = &disk{bed: b, takes: c.Box.Journal, journals: map[string]*sectors{}, lost: map[[2]uint32]bool{}, rng: rand.New(rand.NewPCG(c.Seed, 0x6469736B))}
+		b.box.disk = &disk{bed: b, takes: c.Box.Journal, journals: map[string]*sectors{}, lost: map[[2]uint32]bool{}, shut: map[[2]uint64]bool{}, rng: rand.New(rand.NewPCG(c.Seed, 0x6469736B))}
 	}
 	b.bridge = host.NewBridge(ends...)
 	for i, m := range append(slices.Clone(b.machines), b.server) {

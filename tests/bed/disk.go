@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -25,6 +26,8 @@ type disk struct {
 	// lost are the connections that were on the disk when the machine was started anew: both queue pairs' numbers, the
 	// client's first.
 	lost map[[2]uint32]bool
+	// shut are the fence's entries that were on the disk at such a time, in its words: client and server, then the queue pair.
+	shut map[[2]uint64]bool
 }
 
 // sectors is a journal: what its app has stored, what is on the disk, and what is on its way there.
@@ -124,6 +127,9 @@ func (j *sectors) Drop(slot int) {
 	}
 }
 
+// Slots implements journal.Journal.
+func (j *sectors) Slots() int { return slices.Max(append(slices.Collect(maps.Keys(j.kept)), -1)) + 1 }
+
 // Err implements journal.Journal.
 func (*sectors) Err() error { return nil }
 
@@ -133,7 +139,7 @@ func (x *box) reboot() error {
 		return err
 	}
 	d := x.disk
-	for _, j := range d.journals {
+	for app, j := range d.journals {
 		j.settle(x.bed.Clock.Now())
 		for _, w := range j.writes {
 			if d.rng.IntN(2) == 0 {
@@ -142,7 +148,11 @@ func (x *box) reboot() error {
 		}
 		j.writes = nil
 		for _, e := range j.durable {
-			d.lost[numbersOf(e)] = true
+			if strings.HasPrefix(app, "fence/") {
+				d.shut[[2]uint64(e[:])] = true
+			} else {
+				d.lost[numbersOf(e)] = true
+			}
 		}
 	}
 	d.boot++

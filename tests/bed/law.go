@@ -78,7 +78,7 @@ func (p judge) lawOfClasses() error {
 		q := &p.w.Queues[r.queue]
 		first := broke[life{r.queue, r.life}]
 		switch {
-		case class == Unfinished && (waits[life{r.queue, r.life}] || p.silent(q, r)):
+		case class == Unfinished && (waits[life{r.queue, r.life}] || p.silent(q, r) || p.shutAgain(r)):
 			waits[life{r.queue, r.life}] = true
 			continue
 		case class == Unfinished:
@@ -243,7 +243,7 @@ func (p judge) mayExhaust(q *Queue, r *record) string {
 			wrong += 2 + int(e.For/timeout)
 		}
 	}
-	if p.mourned(r) || p.late(q, r) || p.silent(q, r) || p.bereaved(r) || p.comesBack(q, r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
+	if p.mourned(r) || p.shutAgain(r) || p.late(q, r) || p.silent(q, r) || p.bereaved(r) || p.comesBack(q, r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
 		return ""
 	}
 	wrong += p.shutOut(r, timeout)

@@ -122,6 +122,9 @@ func (t *Table) connectRequest(now clock.Time, src, dst Addr, m hdr.CM, b []byte
 		r.LastSeen = now
 		return k.slot(), Waiting
 	}
+	if t.late(now, src, dst, m) {
+		return NoSlot, Ended
+	}
 	s := NoSlot
 	if t.halfOpen(now, Managed, src) {
 		s = t.alloc(now, Managed)
@@ -253,6 +256,9 @@ func (t *Table) take(s Slot) {
 	for _, client := range []bool{false, true} {
 		e, _ := r.ends(client)
 		for k := t.find(e.Addr, e.QPN); k != noRef; k = t.find(e.Addr, e.QPN) {
+			if o := &t.rows[k.slot()]; o.Learnt == Managed && o.State == Paired {
+				t.keep(o, o.LastSeen.Add(t.cfg.TimeWait))
+			}
 			t.Remove(k.slot())
 		}
 	}

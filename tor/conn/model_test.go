@@ -117,7 +117,7 @@ func (m *model) drop(r *connRow) {
 func (m *model) pair(r *connRow) {
 	for _, k := range []end{{r.server, r.sqpn}, {r.client, r.cqpn}} {
 		if o := m.byQP[k]; o != nil {
-			m.gone(o)
+			m.end(o, o.last)
 		}
 		m.byQP[k] = r
 	}
@@ -135,6 +135,11 @@ func (m *model) connectRequest(now clock.Time, c connection) Event {
 		}
 		r.last = now
 		return Waiting
+	}
+	for _, r := range m.past {
+		if r.client == c.client && r.cid == c.cid && r.server == c.server && r.cqpn == c.cqpn && r.spsn == c.spsn && now < r.until {
+			return Ended
+		}
 	}
 	if len(m.all) == m.rows {
 		return Full
@@ -320,7 +325,7 @@ func TestAgainstModel(t *testing.T) {
 			c := *conns[small("which", len(conns))]
 			if small("forged", 6) == 0 {
 				// One field is another's.
-				switch o := conns[small("other", len(conns))]; small("field", 6) {
+				switch o := conns[small("other", len(conns))]; small("field", 7) {
 				case 0:
 					c.client = o.client
 				case 1:
@@ -333,6 +338,8 @@ func TestAgainstModel(t *testing.T) {
 					c.cid, c.tid = o.cid, o.tid
 				case 5:
 					c.sid = 0xBAD
+				case 6:
+					c.spsn++ // another connection with the same names
 				}
 			}
 			fromClient := small("side", 2) == 0

@@ -21,9 +21,9 @@ type timeWait struct {
 }
 
 type pastEnd struct {
-	addr    Addr
-	id, qpn uint32
-	named   bool
+	addr         Addr
+	id, qpn, psn uint32 // psn: End.StartPSN
+	named        bool
 }
 
 func (p *past) ends(client bool) (e, peer *pastEnd) {
@@ -50,10 +50,26 @@ func (t *timeWait) keep(r *Row, until clock.Time) {
 	for _, client := range []bool{false, true} {
 		e, _ := r.ends(client)
 		o, _ := p.ends(client)
-		if *o = (pastEnd{e.Addr, e.CommID, e.QPN, e.hasComm}); o.named {
+		if *o = (pastEnd{e.Addr, e.CommID, e.QPN, e.StartPSN, e.hasComm}); o.named {
 			t.pastIDs.put(o.addr, o.id, refOf(slot, client))
 		}
 	}
+}
+
+// late reports whether ConnectRequest m from src to dst is a late copy: that of a connection that has ended. A new connection has
+// another name, queue pair or first PSN.
+func (t *timeWait) late(now clock.Time, src, dst Addr, m hdr.CM) bool {
+	x := &t.pastIDs
+	h := x.hash(src, m.LocalCommID())
+	for i := x.Start(h); x.E[i] != 0; i = x.Next(i) {
+		if v, ok := x.Slot(i, h); ok && ref(v).client() {
+			p := &t.past[ref(v).slot()]
+			if c := &p.client; c.addr == src && c.id == m.LocalCommID() && c.qpn == m.LocalQPN() && p.server.addr == dst && p.server.psn == m.StartingPSN() && now < p.until {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // about returns the event for a datagram whose communication ID names no connection in the table.

@@ -98,3 +98,26 @@ func TestHandshakeWithoutRoom(t *testing.T) {
 		t.Error("the one that is there was touched")
 	}
 }
+
+// Both queue pairs of a connection are connected anew twice, and late copies of the first handshake come after the third one,
+// whose ReadyToUse is lost: the first request pairs the third connection all the same.
+func TestLateHandshake(t *testing.T) {
+	for _, ended := range []bool{true, false} {
+		x := newTable(t, Config{Rows: 4})
+		var c [3]*connection
+		for i := range c {
+			c[i] = nth(i)
+			c[i].cqpn, c[i].sqpn, c[i].cpsn, c[i].spsn, c[i].tid = c[0].cqpn, c[0].sqpn, uint32(i+1)<<20, uint32(i+1)<<16, uint64(i+1)
+		}
+		pairUp(t, x, 1, c[0])
+		if ended {
+			run(t, x, 2, step{"disconnect", c[0].tell(hdr.DisconnectRequest, true), IsClosing}, step{"confirmed", c[0].tell(hdr.DisconnectReply, false), Removed})
+		}
+		run(t, x, 3, step{"request", c[1].connectRequest(), Opened}, step{"reply", c[1].connectReply(), anyEvent}, step{"ready", c[1].tell(hdr.ReadyToUse, true), anyEvent})
+		run(t, x, 5, step{"request", c[2].connectRequest(), Opened}, step{"reply", c[2].connectReply(), Waiting},
+			step{"late request", c[0].connectRequest(), Ended}, step{"late reply", c[0].connectReply(), Ended}, step{"late ready", c[0].tell(hdr.ReadyToUse, true), Ended})
+		if s, e := feed(x, 6, c[2].request(hdr.WriteOnly, c[2].cpsn)); e != NowPaired || x.Row(s).Client.CommID != c[2].cid {
+			t.Errorf("ended=%v: the first request: %v", ended, e)
+		}
+	}
+}

@@ -28,7 +28,7 @@
 // detached. Frames to which only entries without a queue pair apply cross in the kernel.
 //
 // Where the instance has a journal (graph.Env.Journal), entries outlive a reboot of the machine, too. Who asks that a client
-// be shut out is told that it is when that is so. After a reboot all entries stay until they are lifted in table held, also
+// be shut out is told that it is when that is so, and is asked for a cookie until then. After a reboot all entries stay until they are lifted in table held, also
 // those of another function, which has forgotten them.
 //
 // The fence handles RoCEv2 over IPv4, outside of tunnels.

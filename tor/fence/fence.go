@@ -422,7 +422,7 @@ func (a *app) decide(c *graph.Ctx, private []byte, asker right) (told []byte, as
 	}
 	var of [hdr.FenceKeys]entry
 	if !a.held.endures(named(of[:0], e, keys)...) {
-		return []byte("the disk does not name the client yet: ask again"), ctrRefused
+		return hdr.FenceReply{Cookie: a.held.cookie(asker, e, now, 0)}.Bytes(), ctrCookies // the asker asks again with it, until the disk names the client
 	}
 	if e.qpn != 0 {
 		_ = c.Bind(port.QueuePair{Addr: e.server, QPN: e.qpn}, true)

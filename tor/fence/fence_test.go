@@ -531,8 +531,8 @@ func TestSlowDisk(t *testing.T) {
 		t.Error("the other function is told before the disk has it")
 	}
 	stand(x, theServer, 0x2a)
-	if _, _, ok := ask(t, x, theServer, asking(netip.MustParseAddr("10.9.0.19"), 0, 0, 0x2a)); ok {
-		t.Error("the client is told before the disk has it")
+	if _, r, ok := ask(t, x, theServer, asking(netip.MustParseAddr("10.9.0.19"), 0, 0, 0x2a)); !ok || r.Cookie == 0 {
+		t.Errorf("before the disk has it the client is told %+v (%v), want to ask again", r, ok)
 	}
 	x.Advance(every)
 	if n := x.Counter("not-on-disk"); n != 2 {
@@ -545,7 +545,7 @@ func TestSlowDisk(t *testing.T) {
 	if _, ok := h.Shut(theClient, netip.AddrFrom4(theServer), 0); !ok {
 		t.Error("the disk has it")
 	}
-	if _, _, ok := ask(t, x, theServer, asking(netip.MustParseAddr("10.9.0.19"), 0, 0, 0x2a)); !ok {
+	if _, r, ok := ask(t, x, theServer, asking(netip.MustParseAddr("10.9.0.19"), 0, 0, 0x2a)); !ok || r.Cookie != 0 {
 		t.Error("the disk has both")
 	}
 	x.Advance(every)

@@ -130,15 +130,16 @@ func (s *shared) rejournal() {
 	if m.journal == nil {
 		return
 	}
-	for k := range m.places * m.conns {
-		if b := recordIn(m.b, m.geometry, 0, k); b[boundAt] != 0 {
-			var r identity
-			r.read(b)
-			e := r.entry()
-			m.journal.Keep(k, &e)
-		} else {
+	n := m.places * m.conns
+	for k := range max(n, m.journal.Slots()) {
+		if k >= n || recordIn(m.b, m.geometry, 0, k)[boundAt] == 0 {
 			m.journal.Drop(k)
+			continue
 		}
+		var r identity
+		r.read(recordIn(m.b, m.geometry, 0, k))
+		e := r.entry()
+		m.journal.Keep(k, &e)
 	}
 }
 
@@ -168,14 +169,22 @@ func (l *ledger) unjournal(f *flow) {
 // those may be lost on their way here. Clients repeat all requests from the oldest one on. So the client is told only
 // when it has repeated a request more often than a retry count can say, with none before it in between: a client whose
 // retry count has an end ends by itself, and Linux' rxe, which has none with 7, is told. A copy that comes sooner than a
-// client repeats may be the network's, and does not count.
+// client repeats may be the network's, and does not count. A request that is far from the oldest one is of a new connection
+// with the same queue pairs, and is dropped until the client of the lost one was silent for so long that it has given up.
 func (f *flow) oldestAgain(now clock.Time, psn uint32) bool {
+	d := hdr.PSNDiff(psn, f.arrived)
 	switch {
 	case f.ended&knownPSN != 0:
 		return true
-	case !f.seen || psnLess(psn, f.arrived) || hdr.PSNDiff(psn, f.arrived) > farOff:
+	case f.seen && (d > farOff || d < -farOff):
+		if !f.gaveUp(now, keepGone) {
+			return false
+		}
+		f.ended, f.told = f.arrived|knownPSN, true
+		return true
+	case !f.seen || d < 0:
 		f.seen, f.arrived, f.heard, f.turns = true, psn, now, 0
-	case psn == f.arrived && now.Sub(f.heard) >= soonestRepeat:
+	case d == 0 && now.Sub(f.heard) >= soonestRepeat:
 		f.heard = now
 		if f.turns++; f.turns >= surelyOldest {
 			f.ended = psn | knownPSN
@@ -183,6 +192,11 @@ func (f *flow) oldestAgain(now clock.Time, psn uint32) bool {
 		}
 	}
 	return false
+}
+
+// gaveUp reports whether the client of the lost flow f, which is not told, sent a request and did not repeat it for the time after.
+func (f *flow) gaveUp(now clock.Time, after clock.Duration) bool {
+	return f.seen && now.Sub(f.heard) >= after
 }
 
 const (

@@ -11,6 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/nf/journal"
 	"github.com/quillon/quillon/tor/conn"
 )
 
@@ -194,6 +195,61 @@ func TestRebootIdle(t *testing.T) {
 	}
 }
 
+// Clients whose retry counts have an end give up by themselves after a reboot. A minute later their numbers are in nobody's way: what
+// is connected anew with them, without a connection manager, works, whether others have failed meanwhile or not.
+func TestRebootGaveUp(t *testing.T) {
+	for _, tries := range []int{0, 3} {
+		r, k, d := journaling(t, graph.Args{"idle": "2m"})
+		a, b := r.join(), r.join()
+		b.learn(a, 0x7000, 7)
+		r.reboot(k, d)
+		write := func(psn uint32) []byte { return a.made(hdr.WriteOnly, psn, reth(0x5000, testRKey, 8), little(1)) }
+		gives := func(psn uint32) {
+			for range 8 {
+				r.Advance(time.Second)
+				x := r.Push("a", write(psn))
+				none0(t, x.Out["a"])
+				none0(t, x.Out["b"])
+			}
+		}
+		gives(a.psn)
+		for i := range tries {
+			gives(psnAdd(a.psn, uint32(i+1)<<20))
+		}
+		r.Advance(keepGone)
+		f := write(psnAdd(a.psn, 1<<23-1))
+		same(t, r.Push("a", f).Out["b"], f)
+		f = a.response(hdr.Acknowledge, psnAdd(a.psn, 1<<23-1), aeth(hdr.SynACK, 1), nil)
+		same(t, r.Push("b", f).Out["a"], f)
+		r.Advance(time.Second)
+		if n := len(d.On); n != 1 {
+			t.Errorf("%d connections in the journal, want that of b", n)
+		}
+	}
+}
+
+// The name of a client that has given up after a reboot leaves the journal, also where nobody has its numbers again.
+func TestRebootForgets(t *testing.T) {
+	r, k, d := journaling(t, graph.Args{"idle": "2m"})
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	r.reboot(k, d)
+	f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
+	for range 8 {
+		r.Advance(time.Minute)
+		none0(t, r.Push("a", f).Out["b"])
+	}
+	if n := len(d.On); n != 2 {
+		t.Errorf("%d connections in the journal while the client repeats, want 2", n)
+	}
+	for range 3 {
+		r.Advance(time.Minute)
+	}
+	if n := len(d.On); n != 1 {
+		t.Errorf("%d connections in the journal, want that of b, which has sent nothing", n)
+	}
+}
+
 // The names of a lost connection are in nobody's way: another connection with the client's queue pair gets its answers, and a
 // request of another client's to the server's queue pair reaches it.
 func TestRebootOthers(t *testing.T) {
@@ -249,7 +305,7 @@ func TestReadDoesNotWaitForTheJournal(t *testing.T) {
 		same(t, r.Push("a", f).Out["b"], f)
 		none0(t, r.Advance(time.Millisecond).Out["b"])
 	}
-	resp := a.response(hdr.ReadRespOnly, psn, aeth(hdr.SynACK, msn+2), little(1))
+	resp := a.response(hdr.ReadRespOnly, psn, aeth(hdr.SynACK, msn+1), little(1)) // a server counts no duplicate (IBTA 9.7.5.1.2)
 	same(t, r.Push("b", resp).Out["a"], resp)
 	d.Busy = false
 	b := one(t, r.Push("a", f).Out["b"])
@@ -271,6 +327,19 @@ func TestReadOfABrokenDisk(t *testing.T) {
 	}
 	if n := r.box().recorded(); n != 0 {
 		t.Errorf("%d connections on record, which the disk does not name", n)
+	}
+}
+
+// A box with fewer places takes the place of one in a running graph: of what that had named nothing stays named that is not bound.
+func TestFewerPlaces(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	r.join()
+	d.On[10000] = journal.Entry{1, 2, 3, 4, 5}
+	d.Open = true
+	r.Test = graphtest.New(t, d.Kind(k.kind()), r.args)
+	r.Advance(time.Millisecond)
+	if len(d.On) != 0 {
+		t.Errorf("the journal has %v, want nothing", d.On)
 	}
 }
 

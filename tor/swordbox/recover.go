@@ -354,7 +354,9 @@ func (r *record) reset(f *flow, now clock.Time) {
 	if g.tail != g.first && !g.gone {
 		g.proceed(f, r)
 	}
-	g.arrived = g.admitted // clients send again the requests that waited
+	if g.arrived = g.admitted; f.lost != 0 { // clients send again the requests that waited
+		g.seen, g.arrived, g.heard = f.seen, f.arrived, now
+	}
 	g.up.heal()
 	g.down.heal()
 	g.shape = g.up.shape

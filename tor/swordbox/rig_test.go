@@ -137,6 +137,7 @@ type rig struct {
 	mtu       int
 	resources uint8
 	start     uint32 // first PSN of all requests
+	reached   uint32 // how often reach was called
 	clients   []*party
 	tape      *[]taped // what went in, when not nil
 	args      graph.Args
@@ -188,11 +189,15 @@ func (r *rig) client() *party {
 // that the box has seen reached when the first client joins.
 const lowest, highest = 0x1000, 0x3FFF8
 
+// reacher is the number of reach's client.
+const reacher = 99
+
 // reach has a client that leaves again reach both ends of the server's memory in
 // every way, over its own connection: what others do there may move from now on.
 func (r *rig) reach() {
 	r.t.Helper()
-	c := r.party(99).connect()
+	c := r.party(reacher).connect()
+	r.reached++
 	c.warm()
 	for _, va := range []uint64{lowest, highest} {
 		one(r.t, c.write(va, 0).Out["b"])
@@ -239,8 +244,12 @@ func (c *party) cm(toServer bool, f hdr.CMFields) []byte {
 }
 
 func (c *party) connectRequest() []byte {
+	first := uint32(7)
+	if c.n == reacher {
+		first += c.r.reached // each of its connections has another one
+	}
 	return c.cm(true, hdr.CMFields{AttributeID: hdr.ConnectRequest, PKey: c.pkey, PathMTU: c.r.mtu, LocalGID: c.ip, RemoteGID: c.r.server, LocalQPN: c.cqpn,
-		StartingPSN: 7, ResponderResources: c.r.resources, InitiatorDepth: c.r.resources, LocalACKTimeout: c.timeout, RetryCount: c.retries})
+		StartingPSN: first, ResponderResources: c.r.resources, InitiatorDepth: c.r.resources, LocalACKTimeout: c.timeout, RetryCount: c.retries})
 }
 
 // connect connects c by the connection manager's datagrams.

@@ -197,8 +197,8 @@ func (s *Box) inspectSome(n *node, left int) int {
 		switch {
 		case f.lost != 0:
 			// What a client may still send under the old numbers must not cross, however late it is. Where the server's end is
-			// gone nothing of it is executed.
-			if now > f.lost && (f.told || s.cfg.mode == End || f.quiet && (n.crowded() || now.Sub(f.lost) > s.cfg.idle)) {
+			// gone nothing of it is executed, and a client that does not repeat its oldest request any more sends nothing.
+			if now > f.lost && (f.told || s.cfg.mode == End || f.gaveUp(now, max(s.cfg.idle, keepGone)) || f.quiet && (n.crowded() || now.Sub(f.lost) > s.cfg.idle)) {
 				n.conns.Remove(n.slot(f))
 			}
 		case f.quiet && now.Sub(f.heard) < s.cfg.idle:

@@ -181,7 +181,7 @@ func (s *wire) emptyWrite(h *header, psn uint32) bool {
 }
 
 // relay gives the client of flow fl packet k of the answer to READ o: frame b in buffer x, with headers f.
-// ours says that fl's own connection carried o.
+// ours says that fl's own connection carried o. The MSN counts o once: a READ that is answered again is counted already.
 func (s *wire) relay(fl *flow, o *op, ours bool, x *packet.Buf, b []byte, f *hdr.Frame, k uint32) {
 	if !ours && !fl.down.fits(f) {
 		if !fl.down.wear(x, f) {
@@ -193,7 +193,10 @@ func (s *wire) relay(fl *flow, o *op, ours bool, x *packet.Buf, b []byte, f *hdr
 	h := f.BTHOf(b)
 	psn := psnAdd(o.cpsn, k)
 	ext := f.Op.Info().Ext
-	msn := (fl.released() + 1) & 0xFFFFFF
+	msn := fl.released()
+	if fl.head != fl.tail && o == s.n.op(fl, fl.head) {
+		msn = (msn + 1) & 0xFFFFFF
+	}
 	if ours && h.PSN() == psn && (ext&hdr.HasAETH == 0 || f.AETHOf(b).MSN() == msn) {
 		s.emit(toClients, x)
 		return

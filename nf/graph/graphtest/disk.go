@@ -14,6 +14,7 @@ type Disk struct {
 	Busy   bool                  // what is kept is not on the disk yet
 	Broken error                 // nothing can be written any more
 	lost   bool                  // the machine was started anew, and no app has opened the journal since
+	Open   bool                  // the process has it open already: another app of that name gets it as it is
 }
 
 // NewDisk returns an empty Disk.
@@ -30,6 +31,11 @@ func (d *Disk) Keep(slot int, e *journal.Entry) bool {
 // Drop implements journal.Journal.
 func (d *Disk) Drop(slot int) { delete(d.On, slot) }
 
+// Slots implements journal.Journal.
+func (d *Disk) Slots() int {
+	return slices.Max(append(slices.Collect(maps.Keys(d.On)), -1)) + 1
+}
+
 // Err implements journal.Journal.
 func (d *Disk) Err() error { return d.Broken }
 
@@ -41,6 +47,9 @@ func (d *Disk) Kind(kind graph.Kind) graph.Kind {
 	start := kind.New
 	kind.New = func(env graph.Env, args graph.Args) (graph.App, error) {
 		env.Journal = func(_ int, arrange journal.Arrange) (journal.Journal, error) {
+			if d.Open {
+				return d, nil
+			}
 			all, err := arrange(slices.Collect(maps.Values(d.On)), d.lost)
 			if err != nil {
 				return nil, err
