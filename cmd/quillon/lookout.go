@@ -444,8 +444,7 @@ func (l *lookout) subscribe(ctx context.Context) (chan netlink.LinkUpdate, error
 		for u := range all {
 			select {
 			case links <- u:
-			case <-ctx.Done():
-				return
+			case <-ctx.Done(): // who sends to all goes on until the socket is closed
 			}
 		}
 	}()

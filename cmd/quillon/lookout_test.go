@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net"
 	"runtime"
 	"strings"
@@ -144,4 +145,47 @@ func TestListensAgain(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("no news of a new link")
 	}
+}
+
+// When an instance ends while news of links waits, the goroutines that read the news end, too.
+func TestListenEnds(t *testing.T) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
+	ns, err := netns.New()
+	if err != nil {
+		t.Skip("needs root to make a network namespace: ", err)
+	}
+	defer ns.Close()
+	reading := func() int {
+		b := make([]byte, 1<<20)
+		return strings.Count(string(b[:runtime.Stack(b, true)]), "linkSubscribeAt")
+	}
+	before := reading()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l := &lookout{}
+	links, err := l.subscribe(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := netlink.NewLinkAttrs()
+	a.Name = "x"
+	for range 2 * (cap(links) + 16) { // more than the channels hold
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: "y"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkDel(&netlink.Veth{LinkAttrs: a}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if reading() == before {
+		t.Fatal("nobody reads")
+	}
+	cancel()
+	for range 500 {
+		if reading() == before {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("5 s later %d goroutines still read news of links", reading()-before)
 }

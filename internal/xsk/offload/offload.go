@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/quillon/quillon/internal/ethtool"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
@@ -82,6 +83,9 @@ type Interface struct {
 	home  netns.NsHandle // of a veth
 	index int            // of this end
 	nsid  int            // of peer's namespace, as this end's has it
+
+	lost lost
+	clk  clock.Clock // of lost
 }
 
 // Open looks at an interface of the calling thread's network namespace, and
@@ -91,7 +95,7 @@ func Open(l netlink.Link) (*Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &Interface{Name: l.Attrs().Name, tool: tool, table: own, home: netns.None(), index: l.Attrs().Index}
+	i := &Interface{Name: l.Attrs().Name, tool: tool, table: own, home: netns.None(), index: l.Attrs().Index, clk: clock.NewWall()}
 	if i.Driver, err = tool.Driver(i.Name); err != nil {
 		i.Driver = l.Type()
 	}
@@ -102,15 +106,16 @@ func Open(l netlink.Link) (*Interface, error) {
 		i.Close()
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
-	if err := i.other(func(*Interface) error { return nil }); err != nil {
+	if err := i.other(true, func(*Interface) error { return nil }); err != nil {
 		i.away = fmt.Errorf("the other end of %s cannot be reached (%w)", i.Name, err)
 	}
 	return i, nil
 }
 
 // other calls f with the other end of a veth, wherever it is by now, if there is one that could be
-// reached when Open looked. unix.ENODEV (wrapped): the veth is gone.
-func (i *Interface) other(f func(*Interface) error) error {
+// reached when Open looked. unix.ENODEV (wrapped): the veth is gone. Without search, its network namespace
+// is not searched for if it was not found shortly before.
+func (i *Interface) other(search bool, f func(*Interface) error) error {
 	if !i.home.IsOpen() || i.away != nil {
 		return nil
 	}
@@ -130,7 +135,11 @@ func (i *Interface) other(f func(*Interface) error) error {
 				return nil
 			} // else it was moved since
 		}
+		if err := i.lost.again(l, i.clk.Now()); err != nil && !search {
+			return err
+		}
 		p, keep, err = openPeer(l)
+		i.lost.note(l, err, i.clk.Now())
 		return err
 	})
 	if err != nil {
@@ -186,7 +195,7 @@ func (i *Interface) both(do action, redirect bool) (self, other Mask, changed []
 	if self, changed, err = i.apply(do, 0); err != nil {
 		return self, 0, changed, err
 	}
-	err = i.other(func(p *Interface) (err error) {
+	err = i.other(false, func(p *Interface) (err error) {
 		var more []string
 		p.redirect = redirect && !p.native
 		other, more, err = p.apply(do, 0)
@@ -206,7 +215,7 @@ func (i *Interface) Restore(self, other Mask) error {
 	case i.away != nil:
 		return errors.Join(err, fmt.Errorf("%w: its offloads stay changed", i.away))
 	}
-	return errors.Join(err, i.other(func(p *Interface) error {
+	return errors.Join(err, i.other(true, func(p *Interface) error {
 		_, _, err := p.apply(restore, other)
 		return err
 	}))
@@ -433,7 +442,7 @@ func findNamespace(nsid int) (_ netns.NsHandle, named bool, err error) {
 			}
 		}
 	}
-	return netns.None(), false, errors.New("its network namespace was not found")
+	return netns.None(), false, errHidden
 }
 
 // names are those in a directory; none when it cannot be read.

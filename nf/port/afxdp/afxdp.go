@@ -357,6 +357,9 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 	if w.b, err = find(cfg.B, cfg.Options); err != nil {
 		return nil, err
 	}
+	if w.a.index == w.b.index {
+		return nil, fmt.Errorf("a pair needs two interfaces; %s and %s are one", cfg.A, cfg.B)
+	}
 	for _, d := range []*device{w.a, w.b} {
 		if d.before != nil && outlived(d.before) {
 			return nil, fmt.Errorf("interface %s has a program of an instance that was killed, which was no pair: quillon detach %s", d.name, d.name)

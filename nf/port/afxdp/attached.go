@@ -25,15 +25,25 @@ type Attachment struct {
 
 // Beside calls open, which opens packet sockets at an interface of the calling thread's network namespace, while no other process opens
 // an AF_XDP port there. It fails if a program of this package is on the interface, such as a process that was killed has left: XDP comes
-// before packet sockets.
-func Beside(name string, open func() error) error {
-	mine, err := claims(name)
+// before packet sockets. With forwards, the packet sockets forward what they receive, and need all frames whole: Beside then fails if a wire
+// redirects frames into the other end of a veth, and no other process opens AF_XDP ports at that end meanwhile.
+func Beside(name string, forwards bool, open func() error) error {
+	names := []string{name}
+	if other := OtherEnd(name); forwards && other != "" {
+		names = append(names, other)
+	}
+	mine, err := claims(names...)
 	if err != nil {
 		return err
 	}
 	defer dropClaims(mine)
 	if err := unclaimed(name); err != nil {
 		return err
+	}
+	if forwards {
+		if err := unfed(name); err != nil {
+			return err
+		}
 	}
 	return open()
 }
@@ -50,10 +60,10 @@ func OtherEnd(name string) string {
 	return ""
 }
 
-// Fed returns an error if an interface of the calling thread's network namespace is the end of a veth into whose other end a wire
+// unfed returns an error if an interface of the calling thread's network namespace is the end of a veth into whose other end a wire
 // of this package redirects frames, in native mode: they are lost unless this end does GRO, and packet sockets cannot use what GRO
 // has merged. It looks at other ends in this namespace only.
-func Fed(name string) error {
+func unfed(name string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("interface %q: %w", name, err)

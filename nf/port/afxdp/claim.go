@@ -3,6 +3,7 @@ package afxdp
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -19,7 +20,7 @@ import (
 // lock on a file that only root can open and that is removed with the claim.
 type claim struct{ f *os.File }
 
-// claims takes the claims of the interfaces, sorted by name, so that two processes that open the same pair do not
+// claims takes the claims of the interfaces, in the order of their indices, so that two processes that open the same pair do not
 // wait for each other. It leaves out interfaces that do not exist, and all if /run cannot be written.
 func claims(names ...string) (all []claim, err error) {
 	defer func() {
@@ -28,18 +29,20 @@ func claims(names ...string) (all []claim, err error) {
 			all = nil
 		}
 	}()
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) { // both may be one
-		l, err := netlink.LinkByName(name)
-		if err != nil {
-			continue // find says so
+	of := map[int]string{} // several names may be of one interface
+	for _, name := range names {
+		if l, err := netlink.LinkByName(name); err == nil { // else find says so
+			of[l.Attrs().Index] = name
 		}
-		file, err := offload.RecordFile(l.Attrs().Index)
+	}
+	for _, index := range slices.Sorted(maps.Keys(of)) {
+		file, err := offload.RecordFile(index)
 		if err != nil || file == "" {
 			return all, err
 		}
 		f, err := lock(file + ".opening")
 		if err != nil {
-			return all, fmt.Errorf("interface %s: %w", name, err)
+			return all, fmt.Errorf("interface %s: %w", of[index], err)
 		}
 		if f != nil {
 			all = append(all, claim{f})

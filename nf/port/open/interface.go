@@ -60,9 +60,20 @@ func Check(spec *graph.Spec) error {
 	return nil
 }
 
-// NoLoop returns an error if the interfaces are the two ends of one veth: a frame would go round it for ever.
+// NoLoop returns an error if the interfaces are one, or the two ends of one veth: a frame would go round it for ever. An interface may
+// have several names. NoLoop returns nil if one of the interfaces does not exist.
 func NoLoop(a, b string) error {
-	if b != "" && afxdp.OtherEnd(a) == b {
+	l, err := netlink.LinkByName(b)
+	if b == "" || err != nil {
+		return nil
+	}
+	m, err := netlink.LinkByName(a)
+	switch {
+	case err != nil:
+		return nil
+	case m.Attrs().Index == l.Attrs().Index:
+		return fmt.Errorf("%s and %s are one interface: name the interfaces of two links", a, b)
+	case afxdp.OtherEnd(a) == l.Attrs().Name:
 		return fmt.Errorf("%s and %s are the two ends of one veth, and a frame would go round it for ever: name the interfaces of two links", a, b)
 	}
 	return nil

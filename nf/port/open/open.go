@@ -204,7 +204,7 @@ func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Ar
 		return err
 	}
 	// Whoever opens packet sockets now waits, see afxdp.Beside; somebody may have since the look before.
-	if err := errors.Join(afpacket.Unclaimed(cfg.A), afpacket.Unclaimed(cfg.B)); err != nil {
+	if err := errors.Join(unclaimed(cfg.A), unclaimed(cfg.B)); err != nil {
 		return errors.Join(err, pair.Undo())
 	}
 	o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
@@ -261,7 +261,7 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 }
 
 // unclaimed returns an error if another process has packet sockets at an interface, or at the other end of a veth: they would lose
-// what a wire redirects there (see afxdp.Fed).
+// what a wire redirects there (see afxdp.Beside).
 func unclaimed(dev string) error {
 	if err := afpacket.Unclaimed(dev); err != nil {
 		return err
@@ -278,12 +278,7 @@ func unclaimed(dev string) error {
 // before, so that nobody waits for it.
 func openPackets(cfg afpacket.Config) (q *afpacket.Port, err error) {
 	for {
-		err = afxdp.Beside(cfg.Interface, func() (err error) {
-			if cfg.Alone && !cfg.LeaveOffloads {
-				if err := afxdp.Fed(cfg.Interface); err != nil {
-					return err
-				}
-			}
+		err = afxdp.Beside(cfg.Interface, cfg.Alone && !cfg.LeaveOffloads, func() (err error) {
 			q, err = afpacket.Open(cfg)
 			return err
 		})
