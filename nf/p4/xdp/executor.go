@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -161,6 +162,8 @@ type Options struct {
 	Left []*ebpf.Map
 	// Source is the P4 program's file.
 	Source []byte
+
+	edit func(m descriptors, code asm.Instructions) asm.Instructions // of tests: changes the program; nil: nothing
 }
 
 // Source is an interface from which frames come.
@@ -215,6 +218,9 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	for _, s.NoCopies = range []bool{false, true} {
 		if c, err = compile(tree, s, m); err != nil {
 			return nil, err
+		}
+		if o.edit != nil {
+			c.code = o.edit(m, c.code)
 		}
 		x.reasons, x.parts, x.size = c.reasons, c.parts, len(c.code)
 		x.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: cmp.Or(o.Name, ProgramName), Type: ebpf.XDP, License: "GPL", Instructions: c.code, Flags: unix.BPF_F_XDP_HAS_FRAGS})

@@ -147,6 +147,11 @@ func (g *pipes) table(n int, t *ir.Table) {
 		counter = g.mark()
 		g.marked = append(g.marked, marked{counter, g.maps.direct[n]})
 	}
+	if kind != keyless && !t.ConstDefault {
+		g.add(asm.LoadMapValue(asm.R1, g.maps.defaults, uint32(g.maps.defaultAt[n])))
+		g.load(asm.R1, asm.R1, 0, asm.DWord)
+		g.put(atDefault, asm.R1)
+	}
 	if kind != keyless || !t.ConstDefault {
 		going := g.fresh()
 		g.add(asm.LoadMapValue(asm.R1, g.maps.going, uint32(8*n)))
@@ -190,11 +195,11 @@ func (g *pipes) table(n int, t *ir.Table) {
 		g.label(miss)
 		g.set(atMissed, 1)
 	}
-	g.missed(n, t, counter, own)
+	g.missed(n, t, counter, own, kind != keyless)
 }
 
-// missed translates what a table does after a miss.
-func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string) {
+// missed translates what a table does after a miss. looked: the frame has looked for an entry.
+func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string, looked bool) {
 	if t.Counters {
 		g.add(storeImm(rState, int16(counter), int64(t.Size)+1, asm.DWord))
 	}
@@ -217,10 +222,19 @@ func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string)
 		g.action(t.Initial, argument{data: t.InitData}, next(t.Initial))
 		return
 	}
-	// The default entry lies in one of two places; a word says in which.
+	// The default entry lies in one of two places; a word says in which. If the word has changed since the frame began to look for an entry,
+	// the frame goes to the engine: else it might see a change of the default entry, and not the change of an entry before it. A frame
+	// meets at most one change of the word, because a grace period is between two.
 	at := g.maps.defaultAt[n]
 	g.add(asm.LoadMapValue(rEntry, g.maps.defaults, uint32(at)))
 	g.load(asm.R1, rEntry, 0, asm.DWord)
+	if looked {
+		same := g.fresh()
+		g.get(asm.R2, atDefault)
+		g.compareRegs(asm.JEq, asm.R1, asm.R2, same)
+		g.pass(whyChanging)
+		g.label(same)
+	}
 	g.calc(asm.Add, rEntry, 8)
 	g.calc(asm.And, asm.R1, 1)
 	g.calc(asm.Mul, asm.R1, entrySize(t))

@@ -73,9 +73,20 @@ func newTwin(t testing.TB, src []byte) *twin {
 	return newTwinOf(t, src, false)
 }
 
+// newEditedTwin makes a twin whose program is changed before it is loaded.
+func newEditedTwin(t testing.TB, src []byte, edit func(m descriptors, code asm.Instructions) asm.Instructions) *twin {
+	t.Helper()
+	return newTwinWith(t, src, Options{edit: edit})
+}
+
 // newTwinOf makes a twin whose program may outlive its process. Frames for the engine then go to a program of the interface, which
 // passes them.
 func newTwinOf(t testing.TB, src []byte, outlives bool) *twin {
+	t.Helper()
+	return newTwinWith(t, src, Options{Outlives: outlives})
+}
+
+func newTwinWith(t testing.TB, src []byte, o Options) *twin {
 	t.Helper()
 	requireKernel(t)
 	prog, tree, err := p4.LoadTree(src)
@@ -94,7 +105,8 @@ func newTwinOf(t testing.TB, src []byte, outlives bool) *twin {
 			to[n] = Target{loopback, 1 << 16}
 		}
 	}
-	w.x, err = New(tree, w.sw.Config(), Options{From: []Source{{Index: loopback, Port: 1}}, To: to, Outlives: outlives})
+	o.From, o.To = []Source{{Index: loopback, Port: 1}}, to
+	w.x, err = New(tree, w.sw.Config(), o)
 	var v *ebpf.VerifierError
 	if errors.As(err, &v) {
 		t.Fatalf("%+v", v)
@@ -106,7 +118,7 @@ func newTwinOf(t testing.TB, src []byte, outlives bool) *twin {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.x.Close() })
-	if outlives {
+	if o.Outlives {
 		pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}, Flags: unix.BPF_F_XDP_HAS_FRAGS})
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,126 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/quillon/quillon/nf/p4"
+)
+
+// growing is a program whose every read of a generation has the generation grow right behind it: as if entries came or went while the frame
+// looks.
+func growing(_ descriptors, code asm.Instructions) (to asm.Instructions) {
+	for i, ins := range code {
+		to = append(to, ins)
+		if i == 0 || ins.OpCode.JumpOp() != asm.JSet || ins.Constant != 1 {
+			continue
+		}
+		if read := code[i-1]; read.OpCode == asm.LoadMem(asm.R1, asm.R4, 0, asm.DWord).OpCode && read.Dst == ins.Dst {
+			to = append(to, asm.Add.Imm(read.Dst, 2), asm.StoreMem(read.Src, 0, read.Dst, asm.DWord), asm.Sub.Imm(read.Dst, 2))
+		}
+	}
+	return to
+}
+
+// TestGenerationIsAsked: a frame goes to the engine if entries come or go while it looks, whether it hits an entry or not.
+func TestGenerationIsAsked(t *testing.T) {
+	for _, kind := range []string{"ternary", "range"} {
+		t.Run(kind, func(t *testing.T) {
+			for _, edit := range []func(descriptors, asm.Instructions) asm.Instructions{nil, growing} {
+				w := newEditedTwin(t, pairs(t, kind), edit)
+				m := p4.Match{Value: bigEndian(0x100), Mask: bigEndian(0x1ff)}
+				w.both(func(sw *p4.Switch) error {
+					_, err := sw.Insert("t", p4.Entry{Key: []p4.Match{m}, Priority: 1, Action: p4.Action{Name: "set", Args: [][]byte{{1}, {1}}}})
+					return err
+				})
+				w.frame(1, padded(0x100))
+				hit := w.engine["table t: "+whyChanging]
+				w.frame(1, padded(0x8000))
+				missed := w.engine["table t: "+whyChanging] - hit
+				if want := map[bool]int{true: 0, false: 1}[edit == nil]; hit != want || missed != want || w.kernel != 2-2*want {
+					t.Errorf("of the frame that hits %d met a change, of the one that misses %d, want %d", hit, missed, want)
+				}
+			}
+		})
+	}
+	t.Run("value set", func(t *testing.T) {
+		w := newEditedTwin(t, asking(t), growing)
+		w.both(func(sw *p4.Switch) error { return sw.SetValueSet("vs", []p4.ValueMember{{Value: bigEndian(3)}}) })
+		for _, key := range []uint16{3, 4} {
+			w.frame(1, padded(key))
+		}
+		if w.engine["state s: "+whyValues] != 2 {
+			t.Errorf("%d frames in the kernel, in the engine: %v", w.kernel, w.engine)
+		}
+	})
+}
+
+// padded is a frame of 64 bytes that begins with a key.
+func padded(key uint16) []byte {
+	b := make([]byte, 64)
+	binary.BigEndian.PutUint16(b, key)
+	return b
+}
+
+// TestDefaultBetween: a frame that has missed does not take a default entry that was not there yet when the frame looked for an entry. Else it
+// might see the second of two changes and not the first: an entry that was inserted, and then another default entry.
+func TestDefaultBetween(t *testing.T) {
+	for _, kind := range []string{"exact", "ternary", "lpm", "range"} {
+		for _, empty := range []bool{false, true} {
+			t.Run(kind+map[bool]string{true: "-empty"}[empty], func(t *testing.T) {
+				turns := 0
+				w := newEditedTwin(t, pairs(t, kind), func(m descriptors, code asm.Instructions) (to asm.Instructions) {
+					for _, ins := range code {
+						if ins.IsLoadFromMap() && ins.Dst == rEntry && int(uint32(ins.Constant)) == m.defaults {
+							at := uint32(uint64(ins.Constant) >> 32)
+							turn := asm.LoadMapValue(asm.R1, m.defaults, at)
+							if s := ins.Symbol(); s != "" {
+								turn, ins = turn.WithSymbol(s), ins.WithSymbol("")
+							}
+							to = append(to, turn, storeImm(asm.R1, 0, 0, asm.DWord))
+							turns++
+						}
+						to = append(to, ins)
+					}
+					return to
+				})
+				if turns == 0 {
+					t.Fatal("the program reads no default entry")
+				}
+				set := func(i byte) p4.Entry { return p4.Entry{Action: p4.Action{Name: "set", Args: [][]byte{{i}, {i}}}} }
+				if !empty {
+					e := set(1)
+					e.Priority, e.Key = 1, []p4.Match{{Value: bigEndian(1)}}
+					switch kind {
+					case "exact":
+						e.Priority = 0
+					case "lpm":
+						e.Priority, e.Key[0].Prefix = 0, 16
+					case "range":
+						e.Key[0].Mask = bigEndian(1)
+					}
+					w.both(func(sw *p4.Switch) error {
+						_, err := sw.Insert("t", e)
+						return err
+					})
+				}
+				w.both(func(sw *p4.Switch) error { return sw.SetDefault("t", set(2)) })
+				turn := w.x.tables[0].place / 8
+				if *w.x.defaults.word(turn) != 0 {
+					t.Fatal("the default entry that is set behind the program's is not in the first place")
+				}
+				w.x.defaults.store(turn, 1) // the frame comes before
+				w.frame(1, padded(8))
+				if w.kernel != 0 || w.engine["table t: "+whyChanging] != 1 {
+					t.Errorf("%d frames in the kernel, in the engine: %v", w.kernel, w.engine)
+				}
+				w.frame(1, padded(8)) // and this one behind
+				if w.kernel != 1 {
+					t.Errorf("behind the change: %d frames in the kernel, in the engine: %v", w.kernel, w.engine)
+				}
+			})
+		}
+	}
+}
