@@ -198,7 +198,7 @@ func TestRebootIdle(t *testing.T) {
 // Clients whose retry counts have an end give up by themselves after a reboot. A minute later their numbers are in nobody's way: what
 // is connected anew with them, without a connection manager, works, whether others have failed meanwhile or not.
 func TestRebootGaveUp(t *testing.T) {
-	for _, tries := range []int{0, 3} {
+	for _, tries := range []int{0, 3, 4} {
 		r, k, d := journaling(t, graph.Args{"idle": "2m"})
 		a, b := r.join(), r.join()
 		b.learn(a, 0x7000, 7)
@@ -215,6 +215,15 @@ func TestRebootGaveUp(t *testing.T) {
 		gives(a.psn)
 		for i := range tries {
 			gives(psnAdd(a.psn, uint32(i+1)<<20))
+			if i == 3 { // another process
+				now := r.Clock.Now()
+				if err := r.Inst.Close(); err != nil {
+					t.Fatal(err)
+				}
+				r.Test = graphtest.New(t, d.Kind(k.kind()), r.args)
+				r.Clock.Set(now)
+				r.Advance(time.Second)
+			}
 		}
 		r.Advance(keepGone)
 		f := write(psnAdd(a.psn, 1<<23-1))
