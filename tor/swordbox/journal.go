@@ -202,6 +202,8 @@ func (f *flow) gaveUp(now clock.Time, after clock.Duration) bool {
 const (
 	// soonestRepeat is how soon a client may repeat a request. With a shorter timeout it is told later.
 	soonestRepeat = clock.Duration(time.Millisecond)
+	// longestWait is longer than a client waits for an answer: codes of ACK timeouts to 25 are at most 10 minutes (IBTA 9.7.6.1.3).
+	longestWait = clock.Duration(10 * time.Minute)
 	// surelyOldest is how many repetitions are more than those of a client whose retry count (3 bits) has an end.
 	surelyOldest = 16
 )

@@ -198,7 +198,7 @@ func TestRebootIdle(t *testing.T) {
 // Clients whose retry counts have an end give up by themselves after a reboot. A minute later their numbers are in nobody's way: what
 // is connected anew with them, without a connection manager, works, whether others have failed meanwhile or not.
 func TestRebootGaveUp(t *testing.T) {
-	for _, tries := range []int{0, 3} {
+	for _, tries := range []int{0, 3, 4} {
 		r, k, d := journaling(t, graph.Args{"idle": "2m"})
 		a, b := r.join(), r.join()
 		b.learn(a, 0x7000, 7)
@@ -215,6 +215,15 @@ func TestRebootGaveUp(t *testing.T) {
 		gives(a.psn)
 		for i := range tries {
 			gives(psnAdd(a.psn, uint32(i+1)<<20))
+			if i == 3 { // another process
+				now := r.Clock.Now()
+				if err := r.Inst.Close(); err != nil {
+					t.Fatal(err)
+				}
+				r.Test = graphtest.New(t, d.Kind(k.kind()), r.args)
+				r.Clock.Set(now)
+				r.Advance(time.Second)
+			}
 		}
 		r.Advance(keepGone)
 		f := write(psnAdd(a.psn, 1<<23-1))
@@ -235,14 +244,14 @@ func TestRebootForgets(t *testing.T) {
 	b.learn(a, 0x7000, 7)
 	r.reboot(k, d)
 	f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
-	for range 8 {
-		r.Advance(time.Minute)
+	for range 3 {
+		r.Advance(longestWait - 1)
 		none0(t, r.Push("a", f).Out["b"])
 	}
 	if n := len(d.On); n != 2 {
 		t.Errorf("%d connections in the journal while the client repeats, want 2", n)
 	}
-	for range 3 {
+	for range 11 {
 		r.Advance(time.Minute)
 	}
 	if n := len(d.On); n != 1 {
