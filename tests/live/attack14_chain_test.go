@@ -1,6 +1,7 @@
 package live
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,13 @@ import (
 
 // Two instances with a veth between them, a chain of two boxes: each has one end. They do not change each other's settings for ever, and when both have stopped the settings are what they were.
 func TestAttack14Chain(t *testing.T) {
+	for order, firstFirst := range map[string]bool{"last first": false, "first first": true} {
+		t.Run(order, func(t *testing.T) { attack14Chain(t, firstFirst) })
+	}
+}
+
+// attack14Chain stops the instance that began first before the other one, or after it.
+func attack14Chain(t *testing.T, firstFirst bool) {
 	r := cabled(t)
 	r.must("ip", "link", "add", "mid0", "type", "veth", "peer", "name", "mid1")
 	r.must("ip", "link", "set", "mid0", "up")
@@ -23,11 +31,14 @@ func TestAttack14Chain(t *testing.T) {
 	if n > 4 {
 		t.Errorf("nobody but the two changes settings, and they say %d times in 6 s that somebody did: %s", n, one.Log())
 	}
-	if err := r.box.Stop(); err != nil {
-		t.Error(err)
+	stops := []interface{ Stop() error }{r.box, one}
+	if firstFirst {
+		slices.Reverse(stops)
 	}
-	if err := one.Stop(); err != nil {
-		t.Error(err)
+	for _, x := range stops {
+		if err := x.Stop(); err != nil {
+			t.Error(err)
+		}
 	}
 	if now := r.must("ethtool", "-k", "mid0") + r.must("ethtool", "-k", "mid1"); now != was {
 		t.Errorf("after both have stopped: %s", differ(was, now))

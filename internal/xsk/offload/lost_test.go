@@ -91,7 +91,7 @@ func TestHiddenPeer(t *testing.T) {
 	if err := i.Restore(0, 1); !errors.Is(err, errHidden) || i.lost.row != before+1 {
 		t.Errorf("Restore did not search: %v", err)
 	}
-	near(func() error { // it is there again under the same name: another veth, to the same object
+	near(func() error { // a veth takes its place whose other end is here: no pause
 		l, err := netlink.LinkByName("a")
 		if err != nil {
 			return err
@@ -106,6 +106,6 @@ func TestHiddenPeer(t *testing.T) {
 		return err
 	})
 	if i.lost.err != nil {
-		t.Errorf("it was found, and %v", i.lost.err)
+		t.Errorf("its other end was found, and still: %v", i.lost.err)
 	}
 }

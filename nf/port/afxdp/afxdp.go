@@ -861,7 +861,11 @@ func unwire(name string) (err error) {
 			return fmt.Errorf("detach from %s: %w", name, err)
 		}
 	}
-	err = off.Restore(offload.Mask(words[offload.Own]), offload.Mask(words[offload.Peer]))
+	own := offload.Mask(words[offload.Own])
+	if theirs, bare := recordBeyond(l.Attrs().Index); bare {
+		own = offload.Left(own, theirs)
+	}
+	err = off.Restore(own, offload.Mask(words[offload.Peer]))
 	if words[offload.Promiscuous] != 0 {
 		err = errors.Join(err, netlink.SetPromiscOff(l))
 	}

@@ -183,12 +183,16 @@ func (d *device) changeOffloads(wire bool) error { return d.set(wire, false) }
 func (d *device) set(wire, promisc bool) error {
 	d.redirect = d.redirect || wire
 	owed := d.restore
-	var planned offload.Record
+	var planned, theirs offload.Record
 	if !d.opt.LeaveOffloads {
 		own, peer, err := d.offloads.Plan(wire)
 		if err != nil {
 			return err
 		}
+		if err := offload.Within(d.ns, func() error { theirs, _ = recordBeyond(d.index); return nil }); err != nil {
+			return err
+		}
+		own, peer = offload.Without(own, peer, theirs)
 		planned[offload.Own], planned[offload.Peer] = uint64(own), uint64(peer)
 	}
 	if promisc {
@@ -205,6 +209,7 @@ func (d *device) set(wire, promisc bool) error {
 	defer func() { d.restore.Owe(d.fresh) }()
 	if !d.opt.LeaveOffloads {
 		own, peer, changed, err := d.offloads.Set(wire)
+		own, peer = offload.Without(own, peer, theirs)
 		d.changed = append(d.changed, changed...)
 		d.fresh[offload.Own], d.fresh[offload.Peer] = d.fresh[offload.Own]|uint64(own), d.fresh[offload.Peer]|uint64(peer)
 		if err != nil {
@@ -696,7 +701,16 @@ func (d *device) closed() error {
 func (d *device) putBack(w offload.Record) error {
 	var errs []error
 	if d.offloads != nil {
-		errs = append(errs, d.offloads.Restore(offload.Mask(w[offload.Own]), offload.Mask(w[offload.Peer])))
+		own := offload.Mask(w[offload.Own])
+		if !d.opt.LeaveOffloads && d.ns.IsOpen() {
+			errs = append(errs, offload.Within(d.ns, func() error {
+				if theirs, bare := recordBeyond(d.index); bare {
+					own = offload.Left(own, theirs)
+				}
+				return nil
+			}))
+		}
+		errs = append(errs, d.offloads.Restore(own, offload.Mask(w[offload.Peer])))
 	}
 	if w[offload.Promiscuous] != 0 {
 		errs = append(errs, offload.Within(d.ns, func() error { return netlink.SetPromiscOff(d.link) }))

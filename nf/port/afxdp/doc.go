@@ -148,7 +148,12 @@
 // because no network card does to a crossing frame what the kernel leaves to the
 // card. Info lists what was changed. When the settings are put back, the namespace of that end
 // is looked for again, so that the namespace can vanish with the veth meanwhile. A
-// namespace without a file (of ip netns, of Docker) is kept alive until Close.
+// namespace without a file (of ip netns, of Docker) is kept alive until Close. A namespace that is not found is
+// searched for again after 1 s, and less and less often down to every 30 s.
+//
+// Another instance may have the other end of a veth. GRO of an end is then changed by both. Only the instance that changes it
+// first has it on record and puts it back. An instance that ends turns GRO on again at its end if the other one needs that.
+// This holds for two ends in one network namespace.
 //
 // # Threads
 //
