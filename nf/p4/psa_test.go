@@ -354,8 +354,8 @@ func TestPSAChecksum(t *testing.T) {
 }
 
 func TestPSADigest(t *testing.T) {
-	s := psaWired(arr{prim("generate_digest", hexs("0x1"))}, nil) // the packet is dropped
-	s.extra["learn_lists"] = arr{obj{"id": 1, "name": "d", "elements": arr{fld("h", "src"), fld("psa_ingress_input_metadata", "ingress_port")}}}
+	s := psaWired(arr{prim("generate_digest", hexs("0x0"))}, nil) // the packet is dropped
+	s.extra["learn_lists"] = arr{obj{"id": 0, "name": "d", "elements": arr{fld("h", "src"), fld("psa_ingress_input_metadata", "ingress_port")}}}
 	var got []string
 	sw := s.load(t, Config{Digest: func(d Digest) { got = append(got, d.Name+":"+string(d.Data)) }})
 	run(sw, 5, "abc")
