@@ -13,11 +13,11 @@ import (
 func TestPSA(t *testing.T) {
 	for _, name := range []string{"paths", "externs"} {
 		t.Run(name, func(t *testing.T) {
-			prog := load(t, "psa/"+name+".json")
+			prog := load(t, "testdata/psa/"+name+".json")
 			if prog.Arch() != "psa" {
 				t.Errorf("the architecture is %s", prog.Arch())
 			}
-			if runFile(t, prog, "psa/"+name+".stf") == 0 {
+			if runFile(t, prog, "testdata/psa/"+name+".stf") == 0 {
 				t.Error("checks nothing")
 			}
 		})
@@ -55,7 +55,7 @@ const (
 // controller.
 func TestPSARouter(t *testing.T) {
 	var learned []string
-	sw, err := engine.NewSwitch(load(t, "psa/router.json"), engine.Config{Digest: func(d engine.Digest) { learned = append(learned, string(d.Data)) }})
+	sw, err := engine.NewSwitch(load(t, "testdata/psa/router.json"), engine.Config{Digest: func(d engine.Digest) { learned = append(learned, string(d.Data)) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 // A program for PSA, as p4c compiles it: entries, a clone session with all classes of service, counters, meters, digests, and packets
 // from and to the controller.
 func TestPSA(t *testing.T) {
-	const file = "../../../tests/p4/psa/router"
+	const file = "../../../tests/p4/testdata/psa/router"
 	text, err := os.ReadFile(file + ".p4info.txtpb")
 	if err != nil {
 		t.Fatal(err)
