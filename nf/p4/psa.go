@@ -178,11 +178,13 @@ func (a *psa) forward(s *Switch, k *packetState) {
 	s.enqueue(k, uint32(a.unicast.get(k)))
 }
 
+// psaDigest marks packetState.digest as set: PSA's digests are numbered from 0 on.
+const psaDigest = 1 << 31
+
 // digest sends the digest that the program asked for.
 func (a *psa) digest(s *Switch, k *packetState) {
 	if k.digest != 0 {
-		s.event(EventDigest, int(k.digest), 0)
-		s.sendDigest(k)
+		s.sendDigest(k, int(k.digest&^psaDigest))
 		k.digest = 0
 	}
 }

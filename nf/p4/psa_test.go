@@ -303,6 +303,28 @@ func TestPSADirect(t *testing.T) {
 	}
 }
 
+// TestPSASelector: a table may have an action selector, in the form that the JSON has for v1model.
+func TestPSASelector(t *testing.T) {
+	s := psaSource()
+	s.action("send", arr{arr{"port", 32}}, forward(param_(0))...)
+	s.ingress["action_profiles"] = arr{obj{"name": "ap", "id": 0, "max_size": 3, "selector": obj{"algo": "identity", "input": arr{fld("h", "kind")}}}}
+	s.table(s.ingress, "t", "exact", arr{keyOf("exact", "h", "dst")}, arr{"send"}, nil, obj{"type": "indirect_ws", "action_profile": "ap"})
+	sw := s.load(t, Config{})
+	err := errors.Join(sw.SetMember("ap", 1, Action{"send", [][]byte{{7}}}), sw.SetMember("ap", 2, Action{"send", [][]byte{{8}}}),
+		sw.SetGroup("ap", 1, []GroupMember{{ID: 1}, {ID: 2}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sw.Insert("t", Entry{Key: []Match{{Value: []byte("a")}}, Group: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for i, port := range []uint32{7, 8} {
+		frame := "ab" + string([]byte{byte(i)})
+		got, _ := run(sw, 1, frame)
+		expect(t, got, sent{port, frame})
+	}
+}
+
 func TestPSAHash(t *testing.T) {
 	s := psaWired(join(forward(hexs("0x1")), arr{
 		prim("_Hash_get_hash", extern("crc"), fld("meta", "a"), fields(hdrv("h"), obj{"type": "hexstr", "value": "0x0102", "bitwidth": 12}, fld("h", "kind"))),
@@ -354,8 +376,8 @@ func TestPSAChecksum(t *testing.T) {
 }
 
 func TestPSADigest(t *testing.T) {
-	s := psaWired(arr{prim("generate_digest", hexs("0x1"))}, nil) // the packet is dropped
-	s.extra["learn_lists"] = arr{obj{"id": 1, "name": "d", "elements": arr{fld("h", "src"), fld("psa_ingress_input_metadata", "ingress_port")}}}
+	s := psaWired(arr{prim("generate_digest", hexs("0x0"))}, nil) // the packet is dropped
+	s.extra["learn_lists"] = arr{obj{"id": 0, "name": "d", "elements": arr{fld("h", "src"), fld("psa_ingress_input_metadata", "ingress_port")}}}
 	var got []string
 	sw := s.load(t, Config{Digest: func(d Digest) { got = append(got, d.Name+":"+string(d.Data)) }})
 	run(sw, 5, "abc")

@@ -64,7 +64,7 @@ var psaPrimitives = map[string]primitive{
 	"_InternetChecksum_get_state":  {2, func(c call) step { return c.sumGet(0) }},
 	"_InternetChecksum_get_verify": {3, call.sumVerify},
 	"_InternetChecksum_set_state":  {2, call.sumSet},
-	"generate_digest":              {1, func(c call) step { return request(c.index(0), func(k *packetState) *uint32 { return &k.digest }) }},
+	"generate_digest":              {1, call.pack},
 	"set":                          {2, func(c call) step { return c.assign(c.data(&c.Parameters[1])) }},
 }
 
@@ -74,6 +74,12 @@ func (a *psa) primitive(name string) (primitive, bool) {
 		p, ok = primitives[name]
 	}
 	return p, ok
+}
+
+// pack compiles Digest.pack. The parameter is the digest's id.
+func (c call) pack() step {
+	id := c.index(0)
+	return step{run: func(k *packetState) { k.digest = uint32(id(k)&0xffff) | psaDigest }}
 }
 
 // piece is a part of the data of a hash or a checksum: the valid headers of a type, or a number.

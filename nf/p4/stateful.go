@@ -300,11 +300,12 @@ func (s *arrays) resetArrays() {
 }
 
 // sendDigest sends the fields of a digest to the controller.
-func (s *Switch) sendDigest(k *packetState) {
+func (s *Switch) sendDigest(k *packetState, id int) {
+	s.event(EventDigest, id, 0)
 	if s.cfg.Digest == nil {
 		return
 	}
-	i := slices.IndexFunc(s.prog.digests, func(d *digestDef) bool { return d.ID == int(k.digest) })
+	i := slices.IndexFunc(s.prog.digests, func(d *digestDef) bool { return d.ID == id })
 	if i < 0 {
 		return
 	}

@@ -49,8 +49,7 @@ func (std *standard) ingress(s *Switch, k *packetState) {
 		std.cloneIngress(s, k, size)
 	}
 	if k.digest != 0 {
-		s.event(EventDigest, int(k.digest), 0)
-		s.sendDigest(k)
+		s.sendDigest(k, int(k.digest))
 	}
 	if k.resubmitted != 0 {
 		c := s.copyOf(k)

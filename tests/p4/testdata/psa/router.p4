@@ -1,17 +1,19 @@
 /* router: a small IPv4 router for PSA.
  *
- * Entries: routes (longest prefix) name a member or a group of next_hops, whose
- * action sets addresses and port; acl (ternary) denies frames, or mirrors them to
+ * Entries: routes (longest prefix) give addresses and port of the next hop; acl
+ * (ternary, range) denies frames, or mirrors them to
  * a clone session; senders says which senders are known, and digests of the type
  * sender_t tell the controller of others. Frames that no route takes go to the
  * controller with the header from_switch; frames of the controller have to_switch,
  * which names the port.
  *
- * The direct counter of routes counts its frames, and the direct meter of acl
- * drops red ones.
+ * The counter routed counts the frames of each next hop's port. Entries of acl may
+ * name a cell of the meter limit, which drops red frames.
  */
 #include <core.p4>
 #include <bmv2/psa.p4>
+
+const PortIdUint_t CPU = 0xfffffffd; // PSA_PORT_CPU
 
 @controller_header("packet_in")
 header from_switch_t {
@@ -71,8 +73,8 @@ parser ingress_parse(packet_in packet, out headers_t hdr, inout metadata_t meta,
     InternetChecksum() ck;
 
     state start {
-        transition select(ist.ingress_port) {
-            PSA_PORT_CPU: controller;
+        transition select((PortIdUint_t) ist.ingress_port) {
+            CPU: controller;
             default: ethernet;
         }
     }
@@ -101,8 +103,8 @@ parser ingress_parse(packet_in packet, out headers_t hdr, inout metadata_t meta,
 parser egress_parse(packet_in packet, out headers_t hdr, inout metadata_t meta,
                     in psa_egress_parser_input_metadata_t ist, in empty_t normal_meta, in empty_t i2e_meta, in empty_t e2e_meta) {
     state start {
-        transition select(ist.egress_port) {
-            PSA_PORT_CPU: controller;
+        transition select((PortIdUint_t) ist.egress_port) {
+            CPU: controller;
             default: ethernet;
         }
     }
@@ -124,9 +126,8 @@ parser egress_parse(packet_in packet, out headers_t hdr, inout metadata_t meta,
 }
 
 control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input_metadata_t ist, inout psa_ingress_output_metadata_t ost) {
-    ActionSelector(PSA_HashAlgorithm_t.CRC16, 64, 16) next_hops;
-    DirectCounter<bit<64>>(PSA_CounterType_t.PACKETS_AND_BYTES) routed;
-    DirectMeter(PSA_MeterType_t.PACKETS) limit;
+    Counter<bit<64>, PortId_t>(16, PSA_CounterType_t.PACKETS_AND_BYTES) routed;
+    Meter<bit<8>>(256, PSA_MeterType_t.PACKETS) limit;
     Digest<sender_t>() unknown;
 
     action to_controller() {
@@ -139,40 +140,29 @@ control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input
         hdr.ethernet.dst = dst;
         hdr.ethernet.src = src;
         hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
-        routed.count();
+        routed.count(port);
         send_to_port(ost, port);
     }
 
-    action no_route() {
-        routed.count();
-        to_controller();
-    }
-
     table routes {
-        key = {
-            hdr.ipv4.dst: lpm;
-            hdr.ipv4.src: selector;
-            hdr.ipv4.dst: selector;
-        }
-        actions = { forward; no_route; }
-        psa_implementation = next_hops;
-        psa_direct_counter = routed;
+        key = { hdr.ipv4.dst: lpm; }
+        actions = { forward; to_controller; }
+        default_action = to_controller();
         size = 1024;
     }
 
     action deny() {
-        meta.color = limit.execute();
         ingress_drop(ost);
     }
 
-    action mirror(CloneSessionId_t session) {
-        meta.color = limit.execute();
+    action mirror(CloneSessionId_t session, bit<8> cell) {
+        meta.color = limit.execute(cell);
         ost.clone = true;
         ost.clone_session_id = session;
     }
 
-    action police() {
-        meta.color = limit.execute();
+    action police(bit<8> cell) {
+        meta.color = limit.execute(cell);
     }
 
     table acl {
@@ -181,9 +171,8 @@ control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input
             hdr.ipv4.src: ternary;
             hdr.ipv4.protocol: range;
         }
-        actions = { deny; mirror; police; }
-        const default_action = police();
-        psa_direct_meter = limit;
+        actions = { deny; mirror; police; NoAction; }
+        default_action = NoAction();
         size = 256;
     }
 
@@ -198,7 +187,6 @@ control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input
         actions = { learn; NoAction; }
         default_action = learn();
         size = 256;
-        psa_idle_timeout = PSA_IdleTimeout_t.NOTIFY_CONTROL;
     }
 
     apply {
@@ -209,9 +197,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input
         } else {
             senders.apply();
             if (ist.parser_error == error.NoError && hdr.ipv4.isValid() && hdr.ipv4.ttl > 1) {
-                if (!routes.apply().hit) {
-                    to_controller();
-                }
+                routes.apply();
                 acl.apply();
                 if (meta.color == PSA_MeterColor_t.RED) {
                     ingress_drop(ost);

@@ -46,10 +46,9 @@ parser ingress_parse(packet_in packet, out headers_t hdr, inout metadata_t meta,
         packet.extract(hdr.probe);
         ck.clear();
         ck.add({ hdr.probe.data });
-        bit<16> sum = ck.get();
+        verify(hdr.probe.sum == ck.get(), error.WrongSum);
         ck.subtract({ hdr.probe.data });
         meta.state = ck.get_state();
-        verify(sum == hdr.probe.sum, error.WrongSum);
         transition accept;
     }
 }
