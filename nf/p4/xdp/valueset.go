@@ -155,7 +155,8 @@ func (v *vectors) replace(pieces [][]allowed) error {
 		live[slot/64] |= 1 << (slot % 64)
 	}
 	for w, x := range live {
-		v.store(liveAt+w, x)
+		v.store(v.live(0)+w, x)
+		v.store(v.live(1)+w, x)
 	}
 	v.grow(1)
 	return nil
@@ -198,7 +199,7 @@ func (g *parsing) asks(st *ir.State, c *ir.Case, next string) {
 	changing, same := g.fresh(), g.fresh()
 	fd := g.maps.values[c.Use]
 	readGeneration(g.emitter, fd, generationAt, keyGeneration, changing)
-	g.intersect(fd, &s, keyStack)
+	g.intersect(fd, &s, keyStack, keyGeneration)
 	checkGeneration(g.emitter, fd, generationAt, keyGeneration, changing)
 	g.jump(same)
 	g.label(changing)
