@@ -468,7 +468,7 @@ func (g *emitter) intersect(fd int, s *vectorsShape, probe, generation int) {
 	again, next, found := g.fresh(), g.fresh(), g.fresh()
 	g.imm(asm.R5, 0)
 	g.label(again)
-	g.toHalf(fd, s.live(0), s, asm.R4, generation)
+	toHalf(g, fd, s.live(0), s, asm.R4, generation)
 	g.with(asm.Add, asm.R4, asm.R5)
 	g.load(asm.R2, asm.R4, 0, asm.DWord)
 	for n, b := range s.bytes {
@@ -492,7 +492,7 @@ func (g *emitter) intersect(fd int, s *vectorsShape, probe, generation int) {
 }
 
 // toHalf leaves the address of a word of the half in use in r, which is word at of the first half. It changes R0.
-func (g *emitter) toHalf(fd, at int, s *vectorsShape, r asm.Register, generation int) {
+func toHalf(g *emitter, fd, at int, s *vectorsShape, r asm.Register, generation int) {
 	g.load(asm.R0, asm.RFP, generation, asm.DWord)
 	g.calc(asm.And, asm.R0, 2)
 	g.calc(asm.Mul, asm.R0, 4*s.half())
@@ -535,7 +535,7 @@ func (g *pipes) lookVectors(n int, t *ir.Table, miss string) {
 	g.calc(asm.LSh, asm.R5, 3)
 	g.with(asm.Add, asm.R1, asm.R5)
 	g.calc(asm.LSh, asm.R1, 3)
-	g.toHalf(fd, s.numbers(0), &s, asm.R3, generation)
+	toHalf(g.emitter, fd, s.numbers(0), &s, asm.R3, generation)
 	g.with(asm.Add, asm.R3, asm.R1)
 	g.load(asm.R1, asm.R3, 0, asm.DWord)
 	checkGeneration(g.emitter, fd, generationAt, generation, changing)
