@@ -29,7 +29,7 @@ import (
 //     group a block; one store replaces either. A number that nothing refers to any more is given to another one
 //     after a grace period.
 //   - A default entry is written to the place that is not in use, a grace period after that was in use; one
-//     store changes places.
+//     store changes places. A frame that finds another place behind its look-up than before it goes to the engine.
 //   - When a table gets its first entry, one store makes frames look into the table after the entry is
 //     written.
 //   - With ranges an entry is a record, too, which slots of bit vectors refer to (vectors.go).

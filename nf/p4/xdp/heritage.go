@@ -22,7 +22,7 @@ import (
 // of them, and counts in the same place.
 
 // layoutVersion changes when what a map holds means something else.
-const layoutVersion = 2
+const layoutVersion = 3
 
 // markName is the name of the map that says which P4 program it is.
 const markName = "p4_mark"
@@ -249,9 +249,10 @@ func (h *heritage) readRows(i int, t *ir.Table, rows map[string]uint32) {
 	}
 	if mem := h.value("p4_vectors", i); mem != nil && records != nil {
 		shape, _ := vectorsOf(t)
+		half := halfOf(*mem.word(generationAt))
 		for n := range shape.size() {
-			if *mem.word(liveAt + n/64)>>(n%64)&1 != 0 {
-				note(uint32(*mem.word(shape.numbersAt() + n)))
+			if *mem.word(shape.live(half) + n/64)>>(n%64)&1 != 0 {
+				note(uint32(*mem.word(shape.numbers(half) + n)))
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // Value sets. Each transition on a value set has bit vectors of its own (vectors.go), because the key of each state is divided in another
-// way. While the members change, or if they are more than there is room for, the generation is odd, and frames that come to the transition
-// go to the engine.
+// way. If the members are more than there is room for, and while they change without room for the new ones beside the old ones, the
+// generation is odd, and frames that come to the transition go to the engine.
 
 // valueSlots is the number of slots for the members of a value set.
 const valueSlots = 128
@@ -143,21 +143,38 @@ func cutOut(v []uint64, shift, n int) []uint64 {
 	return to
 }
 
-// replace puts pieces in the place of all others. Their order says nothing.
+// replace puts pieces in the place of all others. Their order says nothing. If there is room beside the others, frames see one change; if not,
+// frames go to the engine meanwhile.
 func (v *vectors) replace(pieces [][]allowed) error {
 	if len(pieces) > v.size() {
 		return fmt.Errorf("the members have more than %d pieces", v.size())
 	}
-	v.stop()
-	live := make([]uint64, v.words)
+	var free []int
+	generation := *v.mem.word(generationAt)
+	for slot := range v.size() {
+		if *v.mem.word(v.live(halfOf(generation)) + slot/64)>>(slot%64)&1 == 0 {
+			free = append(free, slot)
+		}
+	}
+	beside := generation&1 == 0 && len(free) >= len(pieces)
+	if !beside {
+		v.stop()
+	}
+	live := map[int]uint64{}
+	for w := range v.words {
+		live[w] = 0
+	}
 	for slot, allows := range pieces {
+		if beside {
+			slot = free[slot]
+		}
 		v.write(&piece{slot: slot, allows: allows})
 		live[slot/64] |= 1 << (slot % 64)
 	}
-	for w, x := range live {
-		v.store(liveAt+w, x)
+	v.change(live)
+	if !beside {
+		v.grow(1)
 	}
-	v.grow(1)
 	return nil
 }
 
@@ -198,7 +215,7 @@ func (g *parsing) asks(st *ir.State, c *ir.Case, next string) {
 	changing, same := g.fresh(), g.fresh()
 	fd := g.maps.values[c.Use]
 	readGeneration(g.emitter, fd, generationAt, keyGeneration, changing)
-	g.intersect(fd, &s, keyStack)
+	g.intersect(fd, &s, keyStack, keyGeneration)
 	checkGeneration(g.emitter, fd, generationAt, keyGeneration, changing)
 	g.jump(same)
 	g.label(changing)

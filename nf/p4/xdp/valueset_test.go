@@ -86,3 +86,31 @@ func TestValueSet(t *testing.T) {
 		t.Errorf("%d frames in the kernel, stopped: %q", w.kernel, why)
 	}
 }
+
+// TestValueSetParts: members with values, masks and ranges of the parts of a key, of which the first is in the highest bits.
+func TestValueSetParts(t *testing.T) {
+	w := newTwin(t, asking(t))
+	r := newRandom(t)
+	frames := 0
+	for n := range 300 {
+		key := uint16(r.Uint64())
+		m := p4.ValueMember{Value: bigEndian(uint64(key))}
+		if n%3 > 0 {
+			m.Mask = bigEndian(r.Uint64() & 0xffff)
+		}
+		if n%3 > 1 {
+			m.Ranges = []p4.ValueRange{{Shift: 9, Bits: 7, Low: []byte{byte(key >> 9 / 2)}, High: []byte{byte(key >> 9)}},
+				{Shift: 0, Bits: 9, Low: bigEndian(uint64(key & 0x1ff / 3)), High: bigEndian(uint64(key & 0x1ff))}}[n%2 : n%2+1]
+		}
+		w.both(func(sw *p4.Switch) error { return sw.SetValueSet("vs", []p4.ValueMember{m}) })
+		w.frame(1, padded(key))
+		w.frame(1, padded(uint16(r.Uint64())))
+		for bit := range 16 {
+			w.frame(1, padded(key^1<<bit))
+		}
+		frames += 18
+	}
+	if w.kernel != frames {
+		t.Errorf("%d of %d frames in the kernel, in the engine: %v", w.kernel, frames, w.engine)
+	}
+}

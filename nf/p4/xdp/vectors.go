@@ -22,10 +22,11 @@ import (
 // A range is no product of sets of bytes, but few products together are a range: 3 for a range of 16 bits. Each of these pieces
 // has a slot.
 //
-// The first word of the memory is the generation. A frame reads the generation before and after its look-up. If the two differ,
-// or the first one is odd, the frame goes to the engine. The generation grows before each store that puts slots in use or out of
-// use, and before the vectors of a slot are written. Between two growths, frames can therefore see only one change, and the change
-// is one store. While several such stores belong together, the generation is odd. Slots need no grace period.
+// The first word of the memory is the generation. The vector of slots in use and the slots' records are there twice: bit 1 of the
+// generation says which half is in use. A change is written to the other half. Then one store lets the generation grow, and with it frames
+// see the whole change; a process that is killed leaves its entries as they were before or after a change. A frame reads the generation
+// before and after its look-up. If the two differ, the frame goes to the engine. So the half that is not in use, and the vectors of slots
+// that are not, may be written at any time, without a grace period. While the generation is odd, all frames go to the engine.
 type vectors struct {
 	vectorsShape
 	mem    *shared
@@ -65,14 +66,16 @@ const (
 	maxVectorWork  = 1024 // words of vectors that a frame may look at
 	maxPieces      = 64   // of an entry
 	generationAt   = 0    // word
-	liveAt         = 8    // word of the vector of slots in use
+	halvesAt       = 8    // word of the two halves
 )
 
-func (s *vectorsShape) size() int           { return 64 * s.words }                       // slots
-func (s *vectorsShape) vector(n, v int) int { return liveAt + s.words*(1+256*n+v) }       // word of a vector
-func (s *vectorsShape) numbersAt() int      { return s.vector(len(s.bytes), 0) }          // word of the slots' records
-func (s *vectorsShape) lowestAt() int       { return s.numbersAt() + s.size() }           // word of the table of lowest
-func (s *vectorsShape) memory() int         { return 8*s.lowestAt() + len(lowestBits()) } // bytes
+func (s *vectorsShape) size() int            { return 64 * s.words }                       // slots
+func (s *vectorsShape) half() int            { return s.words + s.size() }                 // words of a half
+func (s *vectorsShape) live(half int) int    { return halvesAt + half*s.half() }           // word of the vector of slots in use
+func (s *vectorsShape) numbers(half int) int { return s.live(half) + s.words }             // word of the slots' records
+func (s *vectorsShape) vector(n, v int) int  { return s.live(2) + s.words*(256*n+v) }      // word of a vector
+func (s *vectorsShape) lowestAt() int        { return s.vector(len(s.bytes), 0) }          // word of the table of lowest
+func (s *vectorsShape) memory() int          { return 8*s.lowestAt() + len(lowestBits()) } // bytes
 
 // vectorBytes returns the bytes of a number of so many bits from word at of a key on, the most significant first.
 func vectorBytes(at, bits int) (all []keyByte) {
@@ -124,13 +127,30 @@ func (v *vectors) grow(by uint64) { v.store(generationAt, *v.mem.word(generation
 // nextGeneration has frames notice a change that one store makes.
 func nextGeneration(mem *shared, word int) { atomic.AddUint64(mem.word(word), 2) }
 
-// show puts slots in use, and hides others. Frames see all of it or nothing.
+// halfOf returns which half is in use.
+func halfOf(generation uint64) int { return int(generation >> 1 & 1) }
+
+// change stores words of a half, by their distance from its beginning. Frames see all or none.
+func (v *vectors) change(words map[int]uint64) {
+	was := halfOf(*v.mem.word(generationAt))
+	for _, half := range []int{1 - was, was} {
+		for w, x := range words {
+			v.store(v.live(half)+w, x)
+		}
+		if half != was {
+			v.grow(2)
+		}
+	}
+}
+
+// show puts slots in use, and hides others.
 func (v *vectors) show(in, out []*piece) {
+	live := v.live(halfOf(*v.mem.word(generationAt)))
 	now := map[int]uint64{}
 	word := func(p *piece) int {
-		w := liveAt + p.slot/64
+		w := p.slot / 64
 		if _, there := now[w]; !there {
-			now[w] = *v.mem.word(w)
+			now[w] = *v.mem.word(live + w)
 		}
 		return w
 	}
@@ -140,27 +160,11 @@ func (v *vectors) show(in, out []*piece) {
 	for _, p := range in {
 		now[word(p)] |= 1 << (p.slot % 64)
 	}
-	v.together(len(now), func() {
-		for w, x := range now {
-			v.store(w, x)
-		}
-	})
-}
-
-// together makes a number of stores of which frames see all or none.
-func (v *vectors) together(n int, stores func()) {
-	if n > 1 {
-		v.grow(1)
-		defer v.grow(1)
-	} else {
-		v.grow(2)
-	}
-	stores()
+	v.change(now)
 }
 
 // write writes the vectors of a slot that is not in use.
 func (v *vectors) write(p *piece) {
-	v.grow(2)
 	bit := uint64(1) << (p.slot % 64)
 	for n, a := range p.allows {
 		for b := range 1 << v.bytes[n].bits {
@@ -174,11 +178,10 @@ func (v *vectors) write(p *piece) {
 			}
 		}
 	}
-	v.refer(p)
+	for half := range 2 {
+		v.store(v.numbers(half)+p.slot, uint64(p.record)+1)
+	}
 }
-
-// refer has a slot refer to its record.
-func (v *vectors) refer(p *piece) { v.store(v.numbersAt()+p.slot, uint64(p.record)+1) }
 
 // ofRank returns the place of the first piece of a rank among all pieces, and how many it has.
 func (v *vectors) ofRank(rank uint64) (i, n int) {
@@ -194,12 +197,12 @@ func (v *vectors) put(rank uint64, pieces [][]allowed, record uint32) (old uint3
 	i, n := v.ofRank(rank)
 	if n > 0 {
 		old = v.used[i].record
-		v.together(n, func() {
-			for _, p := range v.used[i : i+n] {
-				p.record = record
-				v.refer(p)
-			}
-		})
+		now := map[int]uint64{}
+		for _, p := range v.used[i : i+n] {
+			p.record = record
+			now[v.words+p.slot] = uint64(record) + 1
+		}
+		v.change(now)
 		return old, true, nil
 	}
 	if len(v.used)+len(pieces) > v.size() {
@@ -460,12 +463,12 @@ func checkGeneration(g *emitter, fd, word, at int, changing string) {
 }
 
 // intersect looks for slots of the key at offset probe of the stack. It goes on behind the code with the slots in R2, of the word whose
-// offset is in R5; without any, with R2 0. It changes R0, R1, R3 and R4.
-func (g *emitter) intersect(fd int, s *vectorsShape, probe int) {
+// offset is in R5; without any, with R2 0. generation is where the generation is on the stack. It changes R0, R1, R3 and R4.
+func (g *emitter) intersect(fd int, s *vectorsShape, probe, generation int) {
 	again, next, found := g.fresh(), g.fresh(), g.fresh()
 	g.imm(asm.R5, 0)
 	g.label(again)
-	g.add(asm.LoadMapValue(asm.R4, fd, 8*liveAt))
+	toHalf(g, fd, s.live(0), s, asm.R4, generation)
 	g.with(asm.Add, asm.R4, asm.R5)
 	g.load(asm.R2, asm.R4, 0, asm.DWord)
 	for n, b := range s.bytes {
@@ -488,6 +491,15 @@ func (g *emitter) intersect(fd int, s *vectorsShape, probe int) {
 	g.label(found)
 }
 
+// toHalf leaves the address of a word of the half in use in r, which is word at of the first half. It changes R0.
+func toHalf(g *emitter, fd, at int, s *vectorsShape, r asm.Register, generation int) {
+	g.load(asm.R0, asm.RFP, generation, asm.DWord)
+	g.calc(asm.And, asm.R0, 2)
+	g.calc(asm.Mul, asm.R0, 4*s.half())
+	g.add(asm.LoadMapValue(r, fd, uint32(8*at)))
+	g.with(asm.Add, r, asm.R0)
+}
+
 // lookVectors leaves the entry of the packet's key in rEntry; none: it jumps to miss.
 func (g *pipes) lookVectors(n int, t *ir.Table, miss string) {
 	probe := keyAt(t.KeyWords)
@@ -504,7 +516,7 @@ func (g *pipes) lookVectors(n int, t *ir.Table, miss string) {
 		}
 	}
 	readGeneration(g.emitter, fd, generationAt, generation, changing)
-	g.intersect(fd, &s, probe)
+	g.intersect(fd, &s, probe, generation)
 	g.whenImm(asm.JNE, asm.R2, 0, hit)
 	checkGeneration(g.emitter, fd, generationAt, generation, changing)
 	g.jump(miss)
@@ -523,7 +535,7 @@ func (g *pipes) lookVectors(n int, t *ir.Table, miss string) {
 	g.calc(asm.LSh, asm.R5, 3)
 	g.with(asm.Add, asm.R1, asm.R5)
 	g.calc(asm.LSh, asm.R1, 3)
-	g.add(asm.LoadMapValue(asm.R3, fd, uint32(8*s.numbersAt())))
+	toHalf(g.emitter, fd, s.numbers(0), &s, asm.R3, generation)
 	g.with(asm.Add, asm.R3, asm.R1)
 	g.load(asm.R1, asm.R3, 0, asm.DWord)
 	checkGeneration(g.emitter, fd, generationAt, generation, changing)

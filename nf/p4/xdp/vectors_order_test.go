@@ -56,8 +56,9 @@ func (p *tape) look(key uint16, next func() int) (record uint32, ok bool) {
 	if generation&1 != 0 {
 		return 0, false
 	}
+	half := halfOf(generation)
 	for w := range p.v.words {
-		in := p.read(liveAt+w, next())
+		in := p.read(p.v.live(half)+w, next())
 		for n, b := range []int{int(key >> 8), int(key & 0xff)} {
 			if n == 0 || in != 0 {
 				in &= p.read(p.v.vector(n, b)+w, next())
@@ -70,7 +71,7 @@ func (p *tape) look(key uint16, next func() int) (record uint32, ok bool) {
 		for in>>bit&1 == 0 {
 			bit++
 		}
-		record = uint32(p.read(p.v.numbersAt()+64*w+bit, next()))
+		record = uint32(p.read(p.v.numbers(half)+64*w+bit, next()))
 		break
 	}
 	return record, p.read(generationAt, next()) == generation
@@ -144,7 +145,7 @@ func TestInterleavedChanges(t *testing.T) {
 	for range 400_000 {
 		now := r.IntN(p.stores)
 		if r.IntN(4) > 0 { // where slots go and come
-			if k := p.at[liveAt+r.IntN(p.v.words)]; len(k) > 0 {
+			if k := p.at[p.v.live(r.IntN(2))+r.IntN(p.v.words)]; len(k) > 0 {
 				now = max(0, k[r.IntN(len(k))]-r.IntN(3))
 			}
 		}
