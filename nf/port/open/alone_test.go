@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -98,14 +100,26 @@ func (o *other) end() error {
 	return o.cmd.Wait()
 }
 
+// inRun is what lies in /run. Other programs of the machine leave records of settings there meanwhile, whose names have the cookie of their own
+// network namespace, and the directory of their sockets: these are left out.
 func inRun(t *testing.T) (names []string) {
 	t.Helper()
+	own, err := offload.RecordFile(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own = filepath.Base(own)
+	own = own[:strings.LastIndex(own, "-1-")+1]
 	all, err := os.ReadDir("/run")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range all {
-		names = append(names, e.Name())
+		n := e.Name()
+		if n == "quillon" || strings.HasPrefix(n, "quillon-settings-") && !strings.HasPrefix(n, own) {
+			continue
+		}
+		names = append(names, n)
 	}
 	return names
 }
