@@ -315,9 +315,9 @@ func newCtlSetPipelineCmd() *cobra.Command {
 		Use:   "set-pipeline [P4INFO CONFIG]",
 		Short: "Load a program into a device",
 		Long: `Loads a program: its P4Info and what the device runs, for bmv2 and quillon the
-JSON of p4c-bm2-ss or p4c-bm2-psa. What the device held is gone, unless --action says otherwise:
-verify, verify-and-save, verify-and-commit, commit (of what was saved: no files),
-reconcile-and-commit (keeps the entries that still fit).`,
+JSON of p4c-bm2-ss or p4c-bm2-psa. What the device held is gone, unless --action says
+otherwise: verify, verify-and-save, verify-and-commit, commit (of what was saved: no
+files), reconcile-and-commit (keeps the entries that still fit).`,
 		Example: `  quillon ctl set-pipeline ipv4_router.p4info.txtpb ipv4_router.json
   quillon ctl set-pipeline --action verify x.p4info.txtpb x.json --grpc-addr 10.0.0.1:9559 --ca ca.pem`,
 		Args: optional(0, "P4INFO", "CONFIG"),

@@ -941,7 +941,8 @@ keeps its program: free it there. Interfaces that were no pair are freed the sam
 way, one or many: those with a P4 program that goes on, or drops all frames, without
 its process (fail=headless and closed), and those whose settings are not as they were.
 
-The journals of ended instances stay (run --journal), and those that name anything are listed.`,
+The journals of ended instances stay (run --journal). Those that name anything are
+listed.`,
 		Example: "  quillon detach eth1 eth2\n  ip netns exec NAME quillon detach eth1",
 		Args:    atLeast("INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -164,27 +164,52 @@ func TestAttack13StateOfAnotherRun(t *testing.T) {
 	}
 }
 
-// The state of a killed process is lost. The next start is refused, and so is every one after it (systemd starts it again and again): that the first has made a new state, in which nothing is, changes nothing.
+// The state of a killed process is lost, and its journal, too. The next start is refused, and so is every one after it (systemd starts it again and again): that the first has made a new state, in which nothing is, changes nothing.
+// Where the journal is there, the start runs: the connections that it names are lost, and none of their requests crosses.
 func TestAttack13StateLostTwice(t *testing.T) {
-	c := loads()["counters/rxe"]
-	c.state = filepath.Join(t.TempDir(), "state")
-	r := raise(t, c)
-	r.replaces(200)
-	r.recorded(6)
-	r.kill()
-	if err := os.Remove(c.state); err != nil {
-		t.Fatal(err)
-	}
-	r.wait(20 * time.Millisecond) // what was on its way
-	crossed := r.seen.requests.Load()
-	for n := range 3 {
-		r.start()
-		select {
-		case <-r.box.Done():
-			t.Logf("start %d is refused: %s", n, r.box.Log())
-		case <-time.After(3 * time.Second):
-			t.Fatalf("start %d runs; %d requests came to the server, %d of them with PSNs of their clients; middlebox: %s", n, r.seen.requests.Load()-crossed, r.seen.strays.Load(), r.box.Log())
-		}
+	for _, journal := range []string{"lost", "kept"} {
+		t.Run("journal "+journal, func(t *testing.T) {
+			c := loads()["counters/rxe"]
+			c.state = filepath.Join(t.TempDir(), "state")
+			r := raise(t, c)
+			r.replaces(200)
+			r.recorded(6)
+			r.kill()
+			gone := []string{c.state}
+			if journal == "lost" {
+				names, err := filepath.Glob(filepath.Join(os.Getenv("STATE_DIRECTORY"), "*.journal*"))
+				if err != nil || len(names) == 0 {
+					t.Fatal("no journal: ", err)
+				}
+				gone = append(gone, names...)
+			}
+			for _, name := range gone {
+				if err := os.Remove(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.wait(20 * time.Millisecond) // what was on its way
+			strays := r.seen.strays.Load()
+			if journal == "kept" {
+				r.start()
+				r.running()
+				r.says("6 connections are lost")
+				r.wait(time.Second)
+				if n := r.seen.strays.Load() - strays; n != 0 {
+					t.Errorf("%d requests came to the server with PSNs of their clients: %s", n, r.box.Log())
+				}
+				return
+			}
+			for n := range 3 {
+				r.start()
+				select {
+				case <-r.box.Done():
+					t.Logf("start %d is refused: %s", n, r.box.Log())
+				case <-time.After(3 * time.Second):
+					t.Fatalf("start %d runs; %d requests came to the server with PSNs of their clients; middlebox: %s", n, r.seen.strays.Load()-strays, r.box.Log())
+				}
+			}
+		})
 	}
 }
 
@@ -194,6 +219,7 @@ func TestAttack13FailedStartKeepsFence(t *testing.T) {
 	r := cabled(t)
 	top := r.top
 	state := filepath.Join(t.TempDir(), "state")
+	ownJournals(t)
 	run := []string{quillon, "run", "--inline", top.Inline[0] + "," + top.Inline[1], "--nf", "fence", "--nf", "swordbox,servers=10.0.0.9", "--state", state}
 	r.exec(run)
 	r.running()

@@ -153,6 +153,7 @@ func (w *watch) Rx(b *packet.Batch) (int, error) {
 // raise builds a rack and starts the load.
 func raise(t *testing.T, cfg config) *rack {
 	t.Helper()
+	ownJournals(t)
 	r := &rack{t: t, cfg: cfg, clk: clock.NewWall(), ended: make(chan error, 1), through: make(chan struct{}), trace: newTrace()}
 	var err error
 	r.top, err = topo.New(topo.Config{Compute: len(cfg.works)})
@@ -326,6 +327,13 @@ func (r *rack) breathe(ctx context.Context, nodes []host.Worker) error {
 		}
 	}
 	return nil
+}
+
+// ownJournals gives a test's programs a directory of their own for journals: all middleboxes of the tests have one name, and a journal ends the
+// connections that it names and that the state does not know.
+func ownJournals(t *testing.T) {
+	t.Helper()
+	t.Setenv("STATE_DIRECTORY", t.TempDir())
 }
 
 // start starts the middlebox, and returns when that was.

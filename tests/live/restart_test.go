@@ -101,6 +101,7 @@ func attached(t *testing.T, top *topo.Topology) string {
 // cabled is a rack of one compute node with nobody in it.
 func cabled(t *testing.T) *rack {
 	t.Helper()
+	ownJournals(t)
 	top, err := topo.New(topo.Config{Compute: 1})
 	if errors.Is(err, port.ErrNotSupported) {
 		t.Skip(err)

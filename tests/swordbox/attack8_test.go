@@ -361,7 +361,7 @@ func TestAttack8FoundWorlds(t *testing.T) {
 	}{{"crash", 10, 914600004281}, {"word", 3, 914500005159}, {"crash", 10, 914600008321}} {
 		t.Run(fmt.Sprint(c.name, c.seed), func(t *testing.T) {
 			w := twins()[c.name]
-			w.Limits.Crowds = c.crowds
+			w.Limits.Crowds, w.Limits.Deep = c.crowds, false // as they were drawn
 			if _, _, err := w.Try(c.seed); err != nil {
 				t.Error(err)
 			}

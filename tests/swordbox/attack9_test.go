@@ -27,7 +27,7 @@ func TestAttack9TwoBoxes(t *testing.T) {
 			args := graph.Args{}
 			maps.Copy(args, b.Args)
 			b.Front = []bed.Stage{{Name: "front", Kind: *tor.Kind(), Args: args}}
-			w.Box, w.Limits.NoRestart = &b, true // both would bind at the same ports
+			w.Box, w.Limits.NoRestart, w.Limits.Deep = &b, true, false // both would bind at the same ports, and there is no fence in front
 			if seed, ok := bed.Seed(); ok {
 				w.Show(t, seed)
 				return
@@ -49,7 +49,7 @@ func TestAttack9TwoBoxesQuestion(t *testing.T) {
 			w := twins()[name]
 			b := *w.Box
 			b.Front = []bed.Stage{{Name: "front", Kind: *tor.Kind(), Args: b.Args}}
-			w.Box, w.Limits.NoRestart = &b, true
+			w.Box, w.Limits.NoRestart, w.Limits.Deep = &b, true, false // as they were drawn
 			if _, _, err := w.Try(seed); err != nil {
 				t.Error(err)
 			}
