@@ -33,19 +33,8 @@ func metering(t testing.TB, kind string, rates int) []byte {
 		"actions": arr{obj{"name": "measure", "id": 1, "runtime_data": arr{}, "primitives": arr{
 			prim("execute_meter", obj{"type": "meter_array", "value": "m"}, h("cell", 16), h("color", 8)),
 			prim("assign", fieldOf(specField), h("port", 16))}}},
-		"parsers": arr{obj{"name": "parser", "id": 0, "init_state": "s", "parse_states": arr{obj{"name": "s", "id": 0,
-			"parser_ops": arr{prim("extract", obj{"type": "regular", "value": "h"})}, "transition_key": arr{},
-			"transitions": arr{obj{"type": "default", "value": nil, "mask": nil, "next_state": nil}}}}}},
-		"deparsers": arr{obj{"name": "deparser", "id": 0, "order": arr{"h"}}},
-		"pipelines": arr{obj{"name": "ingress", "init_table": "t", "conditionals": arr{}, "tables": arr{obj{"name": "t", "id": 1, "match_type": "exact",
-			"type": "simple", "max_size": 1, "key": arr{}, "actions": arr{"measure"}, "action_ids": arr{1}, "next_tables": obj{"measure": nil}, "base_default_next": nil,
-			"default_entry": obj{"action_id": 1, "action_const": true, "action_data": arr{}, "action_entry_const": true}}}},
-			obj{"name": "egress", "init_table": nil, "tables": arr{}, "conditionals": arr{}}}}
-	b, err := json.Marshal(root)
-	if err != nil {
-		t.Fatal(err)
 	}
-	return b
+	return oneAction(t, root, "measure", arr{prim("extract", obj{"type": "regular", "value": "h"})}, arr{"h"})
 }
 
 // measured is a frame of that program.

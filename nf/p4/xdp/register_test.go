@@ -30,19 +30,8 @@ func adding(t testing.TB) []byte {
 			prim("register_write", r("b"), hexs(0), m("a", 64)),
 			prim("register_write", r("b"), hexs(0), m("b", 64)),
 			prim("assign", fieldOf(specField), fieldOf(field{"h", "port", 16}))}}},
-		"parsers": arr{obj{"name": "parser", "id": 0, "init_state": "s", "parse_states": arr{obj{"name": "s", "id": 0,
-			"parser_ops": arr{prim("extract", obj{"type": "regular", "value": "h"})}, "transition_key": arr{},
-			"transitions": arr{obj{"type": "default", "value": nil, "mask": nil, "next_state": nil}}}}}},
-		"deparsers": arr{obj{"name": "deparser", "id": 0, "order": arr{"h"}}},
-		"pipelines": arr{obj{"name": "ingress", "init_table": "t", "conditionals": arr{}, "tables": arr{obj{"name": "t", "id": 1, "match_type": "exact",
-			"type": "simple", "max_size": 1, "key": arr{}, "actions": arr{"add"}, "action_ids": arr{1}, "next_tables": obj{"add": nil}, "base_default_next": nil,
-			"default_entry": obj{"action_id": 1, "action_const": true, "action_data": arr{}, "action_entry_const": true}}}},
-			obj{"name": "egress", "init_table": nil, "tables": arr{}, "conditionals": arr{}}}}
-	b, err := json.Marshal(root)
-	if err != nil {
-		t.Fatal(err)
 	}
-	return b
+	return oneAction(t, root, "add", arr{prim("extract", obj{"type": "regular", "value": "h"})}, arr{"h"})
 }
 
 // TestRegistersOnce has the kernel and the engine run frames at the same time that add to registers: none is lost, and what the kernel has written of a frame that
@@ -122,4 +111,22 @@ func TestRegistersOnce(t *testing.T) {
 		t.Errorf("%d frames in the kernel, %d undone", all[Forwarded].Frames, closed.Load())
 	}
 	t.Logf("%d frames in the kernel, %d in the engine; of %d runs the last frame found the registers taken in %d", all[Forwarded].Frames, engine, finished.Load()+given.Load(), given.Load())
+}
+
+// oneAction gives a program a parser of one state with these operations, a table without a key that always runs the action, and a deparser
+// with this order, and returns its JSON.
+func oneAction(t testing.TB, root obj, action string, parse, order arr) []byte {
+	t.Helper()
+	root["parsers"] = arr{obj{"name": "parser", "id": 0, "init_state": "s", "parse_states": arr{obj{"name": "s", "id": 0,
+		"parser_ops": parse, "transition_key": arr{}, "transitions": arr{obj{"type": "default", "value": nil, "mask": nil, "next_state": nil}}}}}}
+	root["deparsers"] = arr{obj{"name": "deparser", "id": 0, "order": order}}
+	root["pipelines"] = arr{obj{"name": "ingress", "init_table": "t", "conditionals": arr{}, "tables": arr{obj{"name": "t", "id": 1, "match_type": "exact",
+		"type": "simple", "max_size": 1, "key": arr{}, "actions": arr{action}, "action_ids": arr{1}, "next_tables": obj{action: nil}, "base_default_next": nil,
+		"default_entry": obj{"action_id": 1, "action_const": true, "action_data": arr{}, "action_entry_const": true}}}},
+		obj{"name": "egress", "init_table": nil, "tables": arr{}, "conditionals": arr{}}}
+	b, err := json.Marshal(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

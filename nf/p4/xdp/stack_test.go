@@ -1,7 +1,6 @@
 package xdp
 
 import (
-	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -122,18 +121,8 @@ func extracting(t testing.TB, size, ops int, number any) []byte {
 			prim("assign", field("h", "error"), field("standard_metadata", "parser_error")),
 			prim("assign", field("h", "v"), number),
 			prim("assign", field("standard_metadata", "egress_spec"), hexs(2))}}},
-		"parsers": arr{obj{"name": "parser", "id": 0, "init_state": "s", "parse_states": arr{obj{"name": "s", "id": 0,
-			"parser_ops": parse, "transition_key": arr{}, "transitions": arr{obj{"type": "default", "value": nil, "mask": nil, "next_state": nil}}}}}},
-		"deparsers": arr{obj{"name": "deparser", "id": 0, "order": append(arr{"h"}, order...)}},
-		"pipelines": arr{obj{"name": "ingress", "init_table": "t", "conditionals": arr{}, "tables": arr{obj{"name": "t", "id": 1, "match_type": "exact",
-			"type": "simple", "max_size": 1, "key": arr{}, "actions": arr{"tell"}, "action_ids": arr{1}, "next_tables": obj{"tell": nil}, "base_default_next": nil,
-			"default_entry": obj{"action_id": 1, "action_const": true, "action_data": arr{}, "action_entry_const": true}}}},
-			obj{"name": "egress", "init_table": nil, "tables": arr{}, "conditionals": arr{}}}}
-	b, err := json.Marshal(root)
-	if err != nil {
-		t.Fatal(err)
 	}
-	return b
+	return oneAction(t, root, "tell", parse, append(arr{"h"}, order...))
 }
 
 // TestStackFull: a parser that extracts more headers than a stack has ends with StackOutOfBounds, in the kernel as in the engine.
