@@ -20,8 +20,14 @@ func hidden(t *testing.T) (ns netns.NsHandle, hide func()) {
 	go func() {
 		defer close(ended)
 		runtime.LockOSThread() // for ever: the thread ends with the goroutine
-		var err error
+		before, err := netns.Get()
+		if err != nil {
+			made <- err
+			return
+		}
+		defer before.Close()
 		if ns, err = netns.New(); err == nil {
+			defer netns.Set(before) // Go keeps a process's first thread when its goroutine ends: it would stay in the namespace
 			var fd int
 			if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err == nil {
 				t.Cleanup(func() { _ = unix.Close(fd) })
