@@ -82,7 +82,9 @@ func (g *manager) knock(now clock.Time, e cm.Event) error {
 	p := g.params
 	p.QP, p.PrivateData = qp, private
 	if err := e.ID.Accept(now, p); err != nil {
-		g.gone(qp)
+		if g.gone != nil {
+			g.gone(qp)
+		}
 		return e.ID.Reject(cm.ReasonNoResources, nil)
 	}
 	g.accepted++
@@ -104,18 +106,6 @@ func refusal(e cm.Event) error {
 	return nil
 }
 
-// orderAfar orders a connection to a machine of another process.
-func (cl *Cluster) orderAfar(a, b side, q *rnic.QP, memory bool) {
-	cl.cms.number++
-	g := cl.cms.of[a.nic]
-	role := uint32(afarClient)
-	if cl.meta != nil {
-		role = afarMetadata
-	}
-	g.orders = append(g.orders, order{number: cl.cms.number, qp: q, to: b.m, hello: pack(afarHello{afarMagic, role, cl.store}), told: func([]byte) error { return nil }})
-	cl.conns = append(cl.conns, Connection{Client: a.m.IP, Server: b.m.IP, ClientQPN: q.QPN, Memory: memory})
-}
-
 // Part is one machine of a store whose other machines are in other processes. It implements host.App.
 type Part struct {
 	cl      *Cluster
@@ -132,7 +122,7 @@ type PartStats struct {
 	Refused     uint64 `json:"refused"`
 }
 
-func newPart(c Config, nic *rnic.NIC, mem *Memory) (*Part, error) {
+func newPart(c Config, nic *rnic.NIC) (*Part, error) {
 	if c.Conn == (rnic.Conn{}) {
 		c.Conn = rnic.DefaultConn()
 	}
@@ -141,7 +131,7 @@ func newPart(c Config, nic *rnic.NIC, mem *Memory) (*Part, error) {
 	p := &Part{nic: nic, cl: &Cluster{cfg: c, afar: true, cms: managed{of: map[*rnic.NIC]*manager{}, moved: make(chan struct{}, 1)}}}
 	n := nic.Config()
 	p.me = Machine{Name: n.IP.String(), MAC: n.MAC, IP: n.IP}
-	if _, err := p.cl.manage(&p.me, nic, mem, nil); err != nil {
+	if err := p.cl.manage(&p.me, nic); err != nil {
 		return nil, err
 	}
 	p.manager = p.cl.cms.of[nic]
@@ -227,7 +217,7 @@ func NewMemoryPart(nic *rnic.NIC, c MemoryConfig, store uint64) (*Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPart(Config{}, nic, m)
+	p, err := newPart(Config{}, nic)
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +244,7 @@ func NewMemoryPart(nic *rnic.NIC, c MemoryConfig, store uint64) (*Part, error) {
 // NewMetadataPart makes the metadata server of the memory node at address ip. It writes the first entries of
 // the keys from 1 on over the wire.
 func NewMetadataPart(nic *rnic.NIC, c MetadataConfig, keys, slab int, ip netip.Addr, mac [6]byte) (*Part, error) {
-	p, err := newPart(Config{Keys: ycsb.Sequential(1, keys), Slab: slab}, nic, nil)
+	p, err := newPart(Config{Keys: ycsb.Sequential(1, keys), Slab: slab}, nic)
 	if err != nil {
 		return nil, err
 	}
@@ -307,8 +297,7 @@ func NewMetadataPart(nic *rnic.NIC, c MetadataConfig, keys, slab int, ip netip.A
 func (p *Part) look(to *Machine, role uint32, told func(private []byte) error) error {
 	cq := p.nic.CreateCQ(4)
 	q, err := p.nic.CreateQP(rnic.QPInit{PD: p.nic.AllocPD(), SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1})
-	p.cl.cms.number++
-	p.manager.orders = append(p.manager.orders, order{number: p.cl.cms.number, qp: q, to: to, hello: pack(afarHello{Magic: afarMagic, Role: role}), told: told})
+	p.cl.order(p.nic, order{qp: q, to: to, hello: pack(afarHello{Magic: afarMagic, Role: role}), told: told})
 	return err
 }
 
@@ -319,7 +308,7 @@ func NewClientPart(nic *rnic.NIC, c Config, keys, slab int, metadata, memory Mac
 		return nil, fmt.Errorf("a client has 1 to %d sessions, not %d", mostAfar, c.Sessions)
 	}
 	c.QPs, c.Nap = c.Sessions, DefaultNap
-	p, err := newPart(c, nic, nil)
+	p, err := newPart(c, nic)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package clover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -151,15 +152,13 @@ func New(c Config, r Rack) (*Cluster, error) {
 		return nil, err
 	}
 	cl := &Cluster{cfg: c, cms: managed{of: map[*rnic.NIC]*manager{}, moved: make(chan struct{}, 1)}}
-	nic := func(m *Machine, n int) (*rnic.NIC, error) {
-		if m.NIC != nil {
-			return m.NIC, nil
+	nic := func(m *Machine, n int) (x *rnic.NIC, err error) {
+		if x = m.NIC; x == nil {
+			if x, err = rnic.New(rnic.Config{MAC: m.MAC, IP: m.IP, Profile: c.Profile, LinkMTU: c.LinkMTU, Pool: m.Pool, Seed: c.Seed<<16 + uint64(n)}); err != nil {
+				return nil, fmt.Errorf("%s: %w", m.Name, err)
+			}
 		}
-		x, err := rnic.New(rnic.Config{MAC: m.MAC, IP: m.IP, Profile: c.Profile, LinkMTU: c.LinkMTU, Pool: m.Pool, Seed: c.Seed<<16 + uint64(n)})
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", m.Name, err)
-		}
-		return x, nil
+		return x, cl.manage(m, x)
 	}
 	var memory []side
 	var layout Layout
@@ -184,12 +183,8 @@ func New(c Config, r Rack) (*Cluster, error) {
 		cl.addrs = append(cl.addrs, r.Memory[i].IP)
 		layout = append(layout, m.Layout()...)
 		memory = append(memory, side{&r.Memory[i], n, m.pd, m.cq})
-		app, err := cl.manage(&r.Memory[i], n, m, nil)
-		if err != nil {
-			return nil, err
-		}
 		if r.Memory[i].NIC == nil {
-			cl.nodes = append(cl.nodes, host.NewNode(r.Memory[i].Port, n, app))
+			cl.nodes = append(cl.nodes, host.NewNode(r.Memory[i].Port, n, cl.front(n, nil)))
 		}
 	}
 	n, err := nic(&r.Metadata, len(r.Memory))
@@ -201,11 +196,7 @@ func New(c Config, r Rack) (*Cluster, error) {
 	}
 	cl.meta.ledger = &cl.ledger
 	server := side{&r.Metadata, n, cl.meta.pd, cl.meta.cq}
-	app, err := cl.manage(&r.Metadata, n, nil, cl.meta)
-	if err != nil {
-		return nil, err
-	}
-	cl.nodes = append(cl.nodes, host.NewNode(r.Metadata.Port, n, app))
+	cl.nodes = append(cl.nodes, host.NewNode(r.Metadata.Port, n, cl.front(n, cl.meta)))
 	for i := range memory {
 		q, err := cl.connect(server, memory[i], walkers)
 		if err != nil {
@@ -221,19 +212,12 @@ func New(c Config, r Rack) (*Cluster, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := cl.manage(&r.Compute[i], n, nil, nil); err != nil {
-			return nil, err
-		}
 		ld, err := cl.client(i, &r.Compute[i], n, memory, server)
 		if err != nil {
 			return nil, err
 		}
-		app, err := cl.manage(&r.Compute[i], n, nil, ld)
-		if err != nil {
-			return nil, err
-		}
 		cl.compute = append(cl.compute, ld)
-		cl.nodes = append(cl.nodes, host.NewNode(r.Compute[i].Port, n, app))
+		cl.nodes = append(cl.nodes, host.NewNode(r.Compute[i].Port, n, cl.front(n, ld)))
 	}
 	return cl, nil
 }
@@ -245,30 +229,14 @@ func (c *Config) defaults(r Rack) error {
 	if c.Keys == nil {
 		c.Keys = ycsb.Sequential(1, 1024)
 	}
-	if c.Slab == 0 {
-		c.Slab = wire.MinSlab
-	}
-	if c.Entries == 0 {
-		c.Entries = 1 << 20
-	}
+	c.Slab, c.Entries, c.Sessions = cmp.Or(c.Slab, wire.MinSlab), cmp.Or(c.Entries, 1<<20), cmp.Or(c.Sessions, 8)
 	if c.Classes == nil {
 		c.Classes = []Class{{c.Slab, c.Entries}}
 	}
-	if c.Sessions == 0 {
-		c.Sessions = 8
-	}
-	if c.QPs == 0 {
-		c.QPs = c.Sessions
-	}
+	c.QPs, c.LinkMTU, c.Nap = cmp.Or(c.QPs, c.Sessions), cmp.Or(c.LinkMTU, 1500), cmp.Or(c.Nap, DefaultNap)
 	if c.Conn == (rnic.Conn{}) {
 		c.Conn = rnic.DefaultConn()
 		c.Conn.SQPSN = FirstPSN
-	}
-	if c.LinkMTU == 0 {
-		c.LinkMTU = 1500
-	}
-	if c.Nap == 0 {
-		c.Nap = DefaultNap
 	}
 	if c.Metadata.MaxClients == 0 {
 		c.Metadata.MaxClients = max(4096, len(r.Compute)*(c.Sessions+spaceChannels+1+collectors))
@@ -320,7 +288,11 @@ func (cl *Cluster) pair(a, b side, memory bool, depth int) (qa, qb *rnic.QP, err
 		return nil, nil, err
 	}
 	if b.nic == nil { // of another process
-		cl.orderAfar(a, b, qa, memory)
+		role := uint32(afarClient)
+		if cl.meta != nil {
+			role = afarMetadata
+		}
+		cl.order(a.nic, order{qp: qa, to: b.m, hello: pack(afarHello{afarMagic, role, cl.store})})
 		return qa, nil, nil
 	}
 	if qb, err = make(b, replyDepth); err != nil {
@@ -333,7 +305,8 @@ func (cl *Cluster) pair(a, b side, memory bool, depth int) (qa, qb *rnic.QP, err
 		return q.Connect(c)
 	}
 	if cl.cfg.CM {
-		cl.order(a, b, qa, qb)
+		cl.cms.of[b.nic].wanted[cl.cms.number] = qb
+		cl.order(a.nic, order{qp: qa, to: b.m, hello: pack(cl.cms.number)})
 	} else if err = join(qa, b, qb.QPN); err != nil {
 		return nil, nil, fmt.Errorf("%s to %s: %w", a.m.Name, b.m.Name, err)
 	} else if err = join(qb, a, qa.QPN); err != nil {

@@ -14,8 +14,9 @@ import (
 )
 
 // With Config.CM the connection managers of the machines connect and disconnect the queue pairs over the
-// wire. The machine that will send requests asks for the connection; the private data of its request is the
-// connection's number in the rack. A memory node that is asked answers with the places of its memory.
+// wire. The machine that will send requests asks for the connection. The private data of its request says for
+// which queue pair: by the connection's number in the rack, or, if the other machine is in another process, by
+// what the asking machine is (afarHello).
 
 // asking is how many connections a machine asks for at a time, so that a hundred requests do not overrun the
 // machine that they go to.
@@ -29,14 +30,10 @@ const service = 7471
 
 // order is a connection to ask for.
 type order struct {
-	number uint32
-	qp     *rnic.QP
-	to     *Machine
-	memory *Memory // nil: a metadata server, or a machine of another process
-	// For a machine of another process: the private data of the request, and the function that takes the
-	// answer's.
-	hello []byte
-	told  func(private []byte) error
+	qp    *rnic.QP
+	to    *Machine
+	hello []byte                     // private data of the request
+	told  func(private []byte) error // takes the private data of the answer; nil: the answer tells nothing
 }
 
 // manager is the connection manager on a machine, in front of its application. It
@@ -48,14 +45,13 @@ type manager struct {
 	orders []order             // to ask for
 	asked  map[*cm.ID]order    // requested, and not established yet
 	mine   []*cm.ID            // established, asked for by this machine
-	wanted map[uint32]*rnic.QP // queue pairs that other machines will ask for, by number
-	memory *Memory             // the machine's memory, if it is a memory node
+	wanted map[uint32]*rnic.QP // queue pairs that other machines of this process will ask for, by number
 	params cm.Params
 	ending bool
-	// door, if not nil, makes the queue pairs that machines of other processes ask for. If it returns an
-	// error, the request is rejected with the error's text.
+	// door returns the queue pair that another machine asks for, and the private data of the answer. If door
+	// returns an error, the request is rejected with the error's text.
 	door func(hello []byte) (qp *rnic.QP, private []byte, err error)
-	gone func(qp *rnic.QP) // a connection that door let in has ended
+	gone func(qp *rnic.QP) // a connection that door let in has ended; nil: it may not end before Disconnect
 	// Of door: requests, and connections that are open now.
 	accepted, refused uint64
 	open              int
@@ -85,38 +81,52 @@ func (m *managed) signal() {
 	}
 }
 
-// manage puts a connection manager in front of a machine's application and returns the manager. Without
-// Config.CM it returns the application itself.
-func (cl *Cluster) manage(m *Machine, nic *rnic.NIC, mem *Memory, app host.App) (host.App, error) {
+// manage puts a connection manager on a machine, if Config.CM asks for one.
+func (cl *Cluster) manage(m *Machine, nic *rnic.NIC) error {
 	if !cl.cfg.CM {
-		return app, nil
+		return nil
 	}
 	if m.NIC != nil {
-		return nil, fmt.Errorf("clover: %s: a NIC that others use has a connection manager of its own", m.Name)
+		return fmt.Errorf("clover: %s: a NIC that others use has a connection manager of its own", m.Name)
 	}
-	g := cl.cms.of[nic]
-	if g == nil {
-		a, err := cm.New(nic, cm.Config{ResponseTimeout: answerWithin, Seed: cl.cfg.Seed})
-		if err != nil {
-			return nil, err
+	a, err := cm.New(nic, cm.Config{ResponseTimeout: answerWithin, Seed: cl.cfg.Seed})
+	if err != nil {
+		return err
+	}
+	a.Listen(service)
+	c := &cl.cfg.Conn
+	g := &manager{cl: cl, agent: a, asked: map[*cm.ID]order{}, wanted: map[uint32]*rnic.QP{}, params: cm.Params{
+		PathMTU: c.PathMTU, LocalACKTimeout: uint8(c.Timeout), RetryCount: uint8(c.RetryCnt), RNRRetryCount: uint8(c.RNRRetry), LocalPort: service,
+	}}
+	g.door = func(hello []byte) (*rnic.QP, []byte, error) {
+		n := binary.BigEndian.Uint32(hello)
+		qp := g.wanted[n]
+		if qp == nil {
+			return nil, nil, errors.New("no such connection is expected")
 		}
-		a.Listen(service)
-		c := &cl.cfg.Conn
-		g = &manager{cl: cl, agent: a, memory: mem, asked: map[*cm.ID]order{}, wanted: map[uint32]*rnic.QP{}, params: cm.Params{
-			PathMTU: c.PathMTU, LocalACKTimeout: uint8(c.Timeout), RetryCount: uint8(c.RetryCnt), RNRRetryCount: uint8(c.RNRRetry), LocalPort: service,
-		}}
-		cl.cms.of[nic] = g
+		delete(g.wanted, n)
+		return qp, nil, nil
 	}
-	g.app = app
-	return g, nil
+	cl.cms.of[nic] = g
+	return nil
 }
 
-// order orders a connection. It is made once the cluster is breathed.
-func (cl *Cluster) order(a, b side, qa, qb *rnic.QP) {
+// front returns the connection manager of a NIC with the application app behind it. Without Config.CM it
+// returns app itself.
+func (cl *Cluster) front(nic *rnic.NIC, app host.App) host.App {
+	g := cl.cms.of[nic]
+	if g == nil {
+		return app
+	}
+	g.app = app
+	return g
+}
+
+// order orders a connection from a machine. It is made once the cluster is breathed.
+func (cl *Cluster) order(from *rnic.NIC, o order) {
 	cl.cms.number++
-	from, to := cl.cms.of[a.nic], cl.cms.of[b.nic]
-	from.orders = append(from.orders, order{number: cl.cms.number, qp: qa, to: b.m, memory: to.memory})
-	to.wanted[cl.cms.number] = qb
+	g := cl.cms.of[from]
+	g.orders = append(g.orders, o)
 }
 
 // Step implements host.App.
@@ -144,9 +154,6 @@ func (g *manager) Step(now clock.Time) bool {
 		o := g.orders[0]
 		p := g.params
 		p.QP, p.PrivateData = o.qp, o.hello
-		if o.hello == nil {
-			p.PrivateData = binary.BigEndian.AppendUint32(nil, o.number)
-		}
 		id, err := g.agent.Dial(now, cm.Peer{IP: o.to.IP, MAC: o.to.MAC, Port: service}, p)
 		if err != nil {
 			g.cl.cms.fail(err)
@@ -173,18 +180,7 @@ func (g *manager) Deadline() clock.Time {
 func (g *manager) event(now clock.Time, e cm.Event) error {
 	switch e.Kind {
 	case cm.Requested:
-		if g.door != nil {
-			return g.knock(now, e)
-		}
-		n := binary.BigEndian.Uint32(e.PrivateData)
-		qp := g.wanted[n]
-		if qp == nil {
-			return e.ID.Reject(cm.ReasonConsumer, nil)
-		}
-		delete(g.wanted, n)
-		p := g.params
-		p.QP, p.PrivateData = qp, g.memory.announce(nil)
-		return e.ID.Accept(now, p)
+		return g.knock(now, e)
 	case cm.Established:
 		o, mine := g.asked[e.ID]
 		if !mine {
@@ -197,12 +193,9 @@ func (g *manager) event(now clock.Time, e cm.Event) error {
 		if o.told != nil {
 			return o.told(e.PrivateData)
 		}
-		if o.memory != nil {
-			return g.cl.meta.layout.within(o.memory.layout[0].Node, e.PrivateData)
-		}
 		return nil
 	case cm.Disconnected:
-		if g.door != nil && !e.ID.Active() {
+		if g.gone != nil && !e.ID.Active() {
 			g.gone(e.ID.QP())
 			return nil
 		}
@@ -214,7 +207,7 @@ func (g *manager) event(now clock.Time, e cm.Event) error {
 		}
 		return nil
 	case cm.Rejected, cm.Unreachable:
-		if g.door != nil && !e.ID.Active() {
+		if g.gone != nil && !e.ID.Active() {
 			g.gone(e.ID.QP())
 			return nil
 		}
@@ -223,36 +216,6 @@ func (g *manager) event(now clock.Time, e cm.Event) error {
 		}
 	}
 	return fmt.Errorf("clover: %v: %v, reason %d", e.ID, e.Kind, e.Reason)
-}
-
-// announce appends where a memory node's memory is: address, R_Key and bytes of the entries, and of the
-// shortcuts.
-func (m *Memory) announce(b []byte) []byte {
-	if m == nil {
-		return b
-	}
-	for _, r := range []*rnic.MR{m.data, m.shortcuts} {
-		b = binary.BigEndian.AppendUint64(b, r.VA)
-		b = binary.BigEndian.AppendUint32(b, r.RKey)
-		b = binary.BigEndian.AppendUint64(b, uint64(len(r.Mem)))
-	}
-	return b
-}
-
-// within checks that what a memory node announced contains all that l says of the node.
-func (l Layout) within(node uint32, announced []byte) error {
-	const each = 8 + 4 + 8
-	for i := range l {
-		s, has := &l[i], false
-		for b := announced; s.Node == node && len(b) >= each && !has; b = b[each:] {
-			va, rkey, n := binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint64(b[12:])
-			has = rkey == s.RKey && s.VA >= va && s.VA-va <= n && uint64(s.Count)*uint64(s.Slab) <= n-(s.VA-va)
-		}
-		if s.Node == node && !has {
-			return fmt.Errorf("clover: memory node %d does not have %d entries at %#x under R_Key %#x", node, s.Count, s.VA, s.RKey)
-		}
-	}
-	return nil
 }
 
 // Connected waits until all connections are made, while another goroutine breathes the cluster. Without
