@@ -15,6 +15,7 @@ package dpdk
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,15 +125,9 @@ var _ port.Port = (*Port)(nil)
 
 // Open opens queue 0 of a device, and starts it.
 func Open(cfg Config) (_ *Port, err error) {
-	if cfg.Name == "" {
-		cfg.Name = cfg.Device
-	}
-	if cfg.Frames == 0 {
-		cfg.Frames = 8192
-	}
-	if cfg.Ring == 0 {
-		cfg.Ring = 1024
-	}
+	cfg.Name = cmp.Or(cfg.Name, cfg.Device)
+	cfg.Frames = cmp.Or(cfg.Frames, 8192)
+	cfg.Ring = cmp.Or(cfg.Ring, 1024)
 	if cfg.Frames < 4*packet.MaxBatch || cfg.Frames > 1<<20 || cfg.Ring < 1 || cfg.Ring > 1<<15 {
 		return nil, fmt.Errorf("dpdk: %s: %d frames and rings of %d: want %d to %d, and 1 to %d", cfg.Device, cfg.Frames, cfg.Ring, 4*packet.MaxBatch, 1<<20, 1<<15)
 	}

@@ -1,6 +1,7 @@
 package nffgo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,9 +66,7 @@ type Stats struct {
 
 // New builds a graph. Its time is the wall clock.
 func New(c Config) (*Graph, error) {
-	if c.Frames == 0 {
-		c.Frames = 4096
-	}
+	c.Frames = cmp.Or(c.Frames, 4096)
 	if len(c.Ports) == 0 || len(c.Ports) >= none {
 		return nil, fmt.Errorf("nffgo: %d ports: want 1 to %d", len(c.Ports), none-1)
 	}

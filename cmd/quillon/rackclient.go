@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,9 +141,7 @@ func (f *rackClientFlags) check() (server wire.End, err error) {
 		}
 		f.alone = true
 		f.spec = memorySpec{store.Spec{Keys: f.keys, Value: f.value, Clients: 1, Sessions: f.sessions}}
-		if f.spec.Keys == 0 {
-			f.spec.Keys = 10_000
-		}
+		f.spec.Keys = cmp.Or(f.spec.Keys, 10_000)
 		if len(f.kind.Works) > 0 {
 			f.spec.Keys, f.spec.Work = f.words, f.work
 		}

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -79,9 +80,7 @@ func Listen(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if usual {
 		cfg.Path = Path(cfg.Name)
 	}
-	if cfg.Wait == 0 {
-		cfg.Wait = lockWithin
-	}
+	cfg.Wait = cmp.Or(cfg.Wait, lockWithin)
 	if err := ownDir(filepath.Dir(cfg.Path), usual); err != nil {
 		return nil, err
 	}

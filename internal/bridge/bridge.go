@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -113,9 +114,7 @@ func Insert(cfg Config) (_ *Splice, err error) {
 		return nil, err
 	}
 	name := cfg.Name
-	if name == "" {
-		name = cfg.Port
-	}
+	name = cmp.Or(name, cfg.Port)
 	s.Outer, s.Inner = ifname(name, "-b"), ifname(name, "-q")
 	for _, n := range []string{s.Outer, s.Inner} {
 		switch l, err := find(n); {

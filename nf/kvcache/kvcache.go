@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -137,9 +138,7 @@ var arguments = arg.Declare("kvcache", settings{entries: 4096, value: 1024, pend
 
 func parse(args graph.Args) (settings, error) {
 	s, r := arguments.Read(args)
-	if s.bytes == 0 {
-		s.bytes = s.entries * s.value
-	}
+	s.bytes = cmp.Or(s.bytes, s.entries*s.value)
 	if s.bytes < s.value {
 		r.Failf("bytes=%d: want room for a value, %d", s.bytes, s.value)
 	}

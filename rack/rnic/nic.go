@@ -1,6 +1,7 @@
 package rnic
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -99,15 +100,9 @@ func New(c Config) (*NIC, error) {
 	if c.Profile > ConnectX {
 		return nil, fmt.Errorf("rnic: profile %d does not exist: %w", c.Profile, ErrInvalid)
 	}
-	if c.LinkMTU == 0 {
-		c.LinkMTU = 1500
-	}
-	if c.Slots == 0 {
-		c.Slots = 1024
-	}
-	if c.FirstQPN == 0 {
-		c.FirstQPN = 17
-	}
+	c.LinkMTU = cmp.Or(c.LinkMTU, 1500)
+	c.Slots = cmp.Or(c.Slots, 1024)
+	c.FirstQPN = cmp.Or(c.FirstQPN, 17)
 	if c.FirstQPN < 2 || c.FirstQPN > 0xFFFFFF {
 		return nil, fmt.Errorf("rnic: first queue pair number %#x is not 2 to 0xffffff: %w", c.FirstQPN, ErrInvalid)
 	}

@@ -1,6 +1,7 @@
 package rnic
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -276,12 +277,8 @@ func (n *NIC) createQP(i QPInit, qpn uint32) (*QP, error) {
 	case i.MaxSend < 0 || i.MaxSend > maxWR || i.MaxRecv < 0 || i.MaxRecv > maxWR:
 		return nil, fmt.Errorf("rnic: work queues hold 1 to %d requests: %w", maxWR, ErrInvalid)
 	}
-	if i.MaxSend == 0 {
-		i.MaxSend = 128
-	}
-	if i.MaxRecv == 0 {
-		i.MaxRecv = 128
-	}
+	i.MaxSend = cmp.Or(i.MaxSend, 128)
+	i.MaxRecv = cmp.Or(i.MaxRecv, 128)
 	at := int(qpn - n.cfg.FirstQPN)
 	if at >= maxQP || qpn > 0xFFFFFF || at < len(n.qps) && n.qps[at] != nil {
 		return nil, fmt.Errorf("rnic: queue pair number %#x is taken or out of range: %w", qpn, ErrInvalid)
@@ -372,9 +369,7 @@ func (q *QP) Connect(c Conn) error {
 		return fmt.Errorf("rnic: connect queue pair %#x, which is %v: %w", q.QPN, q.state, ErrState)
 	}
 	if q.Type == TypeUD {
-		if c.PathMTU == 0 {
-			c.PathMTU = n.maxPathMTU
-		}
+		c.PathMTU = cmp.Or(c.PathMTU, n.maxPathMTU)
 	} else {
 		if c.RemoteIP.Unmap().Is4() != n.ip4 {
 			return fmt.Errorf("rnic: remote address %v is not of the same family as %v: %w", c.RemoteIP, n.cfg.IP, ErrInvalid)
@@ -391,12 +386,8 @@ func (q *QP) Connect(c Conn) error {
 	if c.PathMTU > n.maxPathMTU {
 		return fmt.Errorf("rnic: path MTU %d does not fit: link MTU %d and the pool's slots carry at most %d: %w", c.PathMTU, n.cfg.LinkMTU, n.maxPathMTU, ErrInvalid)
 	}
-	if c.MaxRdAtomic == 0 {
-		c.MaxRdAtomic = 16
-	}
-	if c.MaxDestRdAtomic == 0 {
-		c.MaxDestRdAtomic = 16
-	}
+	c.MaxRdAtomic = cmp.Or(c.MaxRdAtomic, 16)
+	c.MaxDestRdAtomic = cmp.Or(c.MaxDestRdAtomic, 16)
 	if c.MaxRdAtomic < 0 || c.MaxRdAtomic > maxRdAtom || c.MaxDestRdAtomic < NoRdAtomic || c.MaxDestRdAtomic > maxRdAtom {
 		return fmt.Errorf("rnic: outstanding READs and atomics are 1 to %d: %w", maxRdAtom, ErrInvalid)
 	}

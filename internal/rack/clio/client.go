@@ -131,14 +131,7 @@ const span = 64
 
 // NewClient makes a client.
 func NewClient(c ClientConfig) (*Client, error) {
-	for _, d := range []struct {
-		p   *int
-		def int
-	}{{&c.Sessions, 1}, {&c.Depth, 1}, {&c.Tries, 64}} {
-		if *d.p == 0 {
-			*d.p = d.def
-		}
-	}
+	c.Sessions, c.Depth, c.Tries = cmp.Or(c.Sessions, 1), cmp.Or(c.Depth, 1), cmp.Or(c.Tries, 64)
 	c.Timeout = cmp.Or(c.Timeout, time.Millisecond)
 	c.Patience = cmp.Or(c.Patience, time.Second)
 	switch {

@@ -1,6 +1,7 @@
 package clio
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -102,9 +103,7 @@ type LoadStats struct {
 
 // NewLoad makes a workload.
 func NewLoad(c LoadConfig) (*Load, error) {
-	if c.ValueSize == 0 {
-		c.ValueSize = 1024
-	}
+	c.ValueSize = cmp.Or(c.ValueSize, 1024)
 	if c.Client == nil || c.ValueSize < MinValue || c.Stream >= 1<<16 {
 		return nil, fmt.Errorf("clio: a workload needs a client, and values of %d bytes or more", MinValue)
 	}

@@ -1,6 +1,7 @@
 package clover
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -135,12 +136,8 @@ const (
 
 // NewMetadata makes the server of the memory nodes whose layouts are joined in l.
 func NewMetadata(nic *rnic.NIC, l Layout, c MetadataConfig) (*Metadata, error) {
-	if c.GCBelow == 0 {
-		c.GCBelow = 0.5
-	}
-	if c.MaxClients == 0 {
-		c.MaxClients = 4096
-	}
+	c.GCBelow = cmp.Or(c.GCBelow, 0.5)
+	c.MaxClients = cmp.Or(c.MaxClients, 4096)
 	if c.GCBelow < 0 || c.GCBelow > 1 || c.MaxClients < 0 {
 		return nil, fmt.Errorf("clover: GC below a share of %v free is outside 0..1, or a negative number", c.GCBelow)
 	}

@@ -114,14 +114,8 @@ func (p *Params) check(n *rnic.NIC) error {
 	if p.PathMTU > n.MaxPathMTU() {
 		return fmt.Errorf("cm: path MTU %d does not fit, at most %d: %w", p.PathMTU, n.MaxPathMTU(), rnic.ErrInvalid)
 	}
-	for _, d := range []struct {
-		v *uint8
-		d uint8
-	}{{&p.Resources, 16}, {&p.Depth, 16}, {&p.LocalACKTimeout, 19}, {&p.RetryCount, 7}, {&p.RNRRetryCount, 7}} {
-		if *d.v == 0 {
-			*d.v = d.d
-		}
-	}
+	p.Resources, p.Depth = cmp.Or(p.Resources, 16), cmp.Or(p.Depth, 16)
+	p.LocalACKTimeout, p.RetryCount, p.RNRRetryCount = cmp.Or(p.LocalACKTimeout, 19), cmp.Or(p.RetryCount, 7), cmp.Or(p.RNRRetryCount, 7)
 	if p.LocalACKTimeout > 31 || p.RetryCount > 7 || p.RNRRetryCount > 7 || p.Resources > 128 || p.Depth > 128 {
 		return fmt.Errorf("cm: LocalACKTimeout is a code of 5 bits, retry counts of 3, Resources and Depth at most 128: %w", rnic.ErrInvalid)
 	}

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"os"
 	"runtime"
 	"strconv"
@@ -15,9 +16,7 @@ import (
 func ThisMachine() Machine {
 	kb, _ := strconv.Atoi(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB"))
 	cpu := field("/proc/cpuinfo", "model name")
-	if cpu == "" {
-		cpu = runtime.GOARCH
-	}
+	cpu = cmp.Or(cpu, runtime.GOARCH)
 	return Machine{
 		CPU:      cpu,
 		Cores:    runtime.NumCPU(),

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -64,9 +65,7 @@ const Effort = 1 << 20
 // *NotLinearizable for the first object without one. It returns ErrUndecided if effort states (0: Effort)
 // were not enough for an object and no other object is wrong. The verdict does not depend on the machine.
 func Check[I, O any](m Model[I, O], l *Log[I, O], effort int) error {
-	if effort == 0 {
-		effort = Effort
-	}
+	effort = cmp.Or(effort, Effort)
 	by := m.objects(l.Ops())
 	var undecided error
 	for _, object := range slices.Sorted(maps.Keys(by)) {

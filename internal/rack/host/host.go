@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -255,9 +256,7 @@ type Sim struct {
 // limit of virtual time, and ErrStuck if no worker moved anything and none has a deadline.
 func (s *Sim) Run(done func() bool, limit clock.Duration) error {
 	hop := s.Hop
-	if hop == 0 {
-		hop = time.Microsecond
-	}
+	hop = cmp.Or(hop, time.Microsecond)
 	last := s.Clock.Now().Add(limit)
 	for !done() {
 		now := s.Clock.Now()

@@ -1,6 +1,7 @@
 package onesided
 
 import (
+	"cmp"
 	"reflect"
 
 	"github.com/quillon/quillon/rack/rnic"
@@ -25,9 +26,7 @@ type Part struct {
 // Serve registers the parts in pd, so that its queue pairs can access them.
 func Serve(pd *rnic.PD, parts ...Part) error {
 	for _, p := range parts {
-		if p.Access == 0 {
-			p.Access = rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite | rnic.RemoteAtomic
-		}
+		p.Access = cmp.Or(p.Access, rnic.LocalWrite|rnic.RemoteRead|rnic.RemoteWrite|rnic.RemoteAtomic)
 		mr, err := pd.RegMR(p.Mem, p.VA, p.Access)
 		if err != nil {
 			return err

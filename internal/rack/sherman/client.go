@@ -1,6 +1,7 @@
 package sherman
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -127,9 +128,7 @@ const maxTorn = 10_000
 
 // NewClient makes a client; it asks Next for work in its first Step.
 func NewClient(c Config) (*Client, error) {
-	if c.RootAt == 0 {
-		c.RootAt = RootAt
-	}
+	c.RootAt = cmp.Or(c.RootAt, RootAt)
 	if c.CQ == nil || c.Dial == nil || c.Next == nil || c.Sessions < 1 || c.Sessions > 1<<16 || c.Nodes < 1 || c.Client < 0 {
 		return nil, fmt.Errorf("sherman: client %d of %d sessions and %d nodes needs these, a completion queue, a way to dial, and work", c.Client, c.Sessions, c.Nodes)
 	}

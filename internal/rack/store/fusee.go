@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,9 +15,7 @@ import (
 var fuseeKind = Kind{
 	Name: "fusee", Summary: "a key/value store whose clients decide each slot by one-sided CASes, without locks (Shen et al., FAST 2023)",
 	CheckSpec: func(s *Spec) error {
-		if s.Value == 0 {
-			s.Value = 8
-		}
+		s.Value = cmp.Or(s.Value, 8)
 		if s.Value < 8 || s.Value > fuseeValue {
 			return fmt.Errorf("value %d: want 8 to %d bytes (in an object)", s.Value, fuseeValue)
 		}

@@ -10,6 +10,7 @@
 package afpacket
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -100,12 +101,8 @@ var (
 func Open(cfg Config) (_ *Port, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if cfg.Name == "" {
-		cfg.Name = cfg.Interface
-	}
-	if cfg.Frames == 0 {
-		cfg.Frames = 1024
-	}
+	cfg.Name = cmp.Or(cfg.Name, cfg.Interface)
+	cfg.Frames = cmp.Or(cfg.Frames, 1024)
 	if cfg.Frames < 2*packet.MaxBatch {
 		return nil, fmt.Errorf("%d frames are too few: at least %d", cfg.Frames, 2*packet.MaxBatch)
 	}

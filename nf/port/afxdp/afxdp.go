@@ -1,6 +1,7 @@
 package afxdp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -105,15 +106,11 @@ func (o *Options) step(what string) {
 func (o *Options) seeAll() bool { return o.seeEverything }
 
 func (o *Options) defaults(stale clock.Duration) error {
-	if o.Ring == 0 {
-		o.Ring = DefaultRing
-	}
+	o.Ring = cmp.Or(o.Ring, DefaultRing)
 	if o.Ring < 64 || o.Ring > 1<<16 || o.Ring&(o.Ring-1) != 0 {
 		return fmt.Errorf("ring of %d entries: it must be a power of two from 64 to 65536", o.Ring)
 	}
-	if o.Frames == 0 {
-		o.Frames = 4 * o.Ring
-	}
+	o.Frames = cmp.Or(o.Frames, 4*o.Ring)
 	if o.Frames < 3*o.Ring {
 		return fmt.Errorf("%d frames are too few for rings of %d: at least %d", o.Frames, o.Ring, 3*o.Ring)
 	}
@@ -177,9 +174,7 @@ func Open(cfg Config) (_ *Device, err error) {
 	if err := unlockMemory(); err != nil {
 		return nil, err
 	}
-	if cfg.Name == "" {
-		cfg.Name = cfg.Interface
-	}
+	cfg.Name = cmp.Or(cfg.Name, cfg.Interface)
 	mine, err := claims(cfg.Interface)
 	if err != nil {
 		return nil, err
@@ -336,12 +331,8 @@ func openPair(cfg PairConfig) (_ *Pair, err error) {
 	if err := unlockMemory(); err != nil {
 		return nil, err
 	}
-	if cfg.NameA == "" {
-		cfg.NameA = cfg.A
-	}
-	if cfg.NameB == "" {
-		cfg.NameB = cfg.B
-	}
+	cfg.NameA = cmp.Or(cfg.NameA, cfg.A)
+	cfg.NameB = cmp.Or(cfg.NameB, cfg.B)
 	w := &Pair{keep: cfg.Keep}
 	defer func() {
 		if err != nil {

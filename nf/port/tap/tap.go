@@ -4,6 +4,7 @@
 package tap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,9 +71,7 @@ var (
 func Open(cfg Config) (_ *Port, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if cfg.Frames == 0 {
-		cfg.Frames = 512
-	}
+	cfg.Frames = cmp.Or(cfg.Frames, 512)
 	if cfg.MTU != 0 && (cfg.MTU < 68 || cfg.MTU > 65521) {
 		return nil, fmt.Errorf("a TAP device cannot have an MTU of %d: 68 to 65521", cfg.MTU)
 	}
