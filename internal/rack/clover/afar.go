@@ -128,7 +128,7 @@ func newPart(c Config, nic *rnic.NIC) (*Part, error) {
 	}
 	c.CM = true
 	c.Conn.PathMTU = min(c.Conn.PathMTU, nic.MaxPathMTU())
-	p := &Part{nic: nic, cl: &Cluster{cfg: c, afar: true, cms: managed{of: map[*rnic.NIC]*manager{}, moved: make(chan struct{}, 1)}}}
+	p := &Part{nic: nic, cl: &Cluster{cfg: c, afar: true, cms: managed{of: map[*rnic.NIC]*manager{}}}}
 	n := nic.Config()
 	p.me = Machine{Name: n.IP.String(), MAC: n.MAC, IP: n.IP}
 	if err := p.cl.manage(&p.me, nic); err != nil {
@@ -145,12 +145,7 @@ func (p *Part) Step(now clock.Time) bool { return p.manager.Step(now) }
 func (p *Part) Deadline() clock.Time { return p.manager.Deadline() }
 
 // Err is the first error.
-func (p *Part) Err() error {
-	if err := p.cl.cms.failure.Load(); err != nil {
-		return *err
-	}
-	return p.cl.Err()
-}
+func (p *Part) Err() error { return p.cl.Err() }
 
 // Ready reports whether all connections that the machine asked for are established, and its first work is
 // done (a metadata server's: to write the first entries).
@@ -168,7 +163,7 @@ func (p *Part) Stats() PartStats {
 }
 
 // End begins to end all connections that the machine asked for. Ended reports when none is left.
-func (p *Part) End() { p.cl.cms.end.Store(true) }
+func (p *Part) End() { p.cl.End() }
 
 // Ended reports whether the connections that the machine asked for have ended.
 func (p *Part) Ended() bool {

@@ -172,16 +172,21 @@ func TestLive(t *testing.T) {
 	inner, stop := context.WithCancel(ctx)
 	go func() { ended <- host.Spin(inner, clk, host.NewBridge(ends...)) }()
 	go func() { ended <- cl.Run(inner, clk) }()
+	until := func(so func() bool) {
+		for !so() {
+			if ctx.Err() != nil {
+				t.Fatal(context.Cause(ctx))
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
 	for _, mix := range []ycsb.Mix{ycsb.C, ycsb.A} {
 		w := cl.Begin()
 		cl.Start(Load{Mix: &mix, MaxOps: 250})
-		if err := cl.Wait(ctx); err != nil {
-			t.Fatal(err)
-		}
-		m, err := w.End(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		until(cl.Stopped)
+		w.EndSoon()
+		until(w.Ended)
+		m := w.Measured()
 		if m.Ops != 2*4*250 || m.Elapsed <= 0 || m.Read.TotalCount()+m.Write.TotalCount() != int64(m.Ops) {
 			t.Errorf("%+v", m)
 		}
@@ -191,9 +196,8 @@ func TestLive(t *testing.T) {
 	}
 	// A load without a limit ends by Stop.
 	cl.Start(Load{})
-	if err := cl.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
+	cl.StopSoon()
+	until(cl.Stopped)
 	stop()
 	for range 2 {
 		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {

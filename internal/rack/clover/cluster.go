@@ -109,8 +109,9 @@ type Connection struct {
 // Cluster is a store with its clients: endpoints on the machines of a Rack.
 //
 // A program must breathe it: Run does this, live, with a goroutine for each machine; or hand Workers to
-// host.Spin or host.Sim. Start, Stop, Begin, End and Live may be called from any goroutine meanwhile. All
-// other functions may be called only from the goroutine that breathes, or at rest.
+// host.Spin or host.Sim. Meanwhile any goroutine may call Connected, Start, StopSoon, Stopped, Begin, Live, Err,
+// End and Ended, and a Window's functions. All other functions may be called only from the goroutine that
+// breathes, or at rest.
 //
 //	c, err := clover.New(cfg, rack)
 //	go c.Run(ctx, clk)
@@ -118,8 +119,11 @@ type Connection struct {
 //	… warm up …
 //	w := c.Begin()
 //	… Live …
-//	m, err := w.End(ctx)       // measured since Begin; the load goes on
-//	err = c.Stop(ctx)          // every operation has ended, all acknowledged
+//	w.EndSoon()
+//	… until w.Ended() …
+//	m := w.Measured()          // since Begin; the load goes on
+//	c.StopSoon()
+//	… until c.Stopped() …      // every operation has ended, all acknowledged
 //	cancel()                   // Run returns
 //	verdict := c.Integrity()
 type Cluster struct {
@@ -151,7 +155,7 @@ func New(c Config, r Rack) (*Cluster, error) {
 	if err := c.defaults(r); err != nil {
 		return nil, err
 	}
-	cl := &Cluster{cfg: c, cms: managed{of: map[*rnic.NIC]*manager{}, moved: make(chan struct{}, 1)}}
+	cl := &Cluster{cfg: c, cms: managed{of: map[*rnic.NIC]*manager{}}}
 	nic := func(m *Machine, n int) (x *rnic.NIC, err error) {
 		if x = m.NIC; x == nil {
 			if x, err = rnic.New(rnic.Config{MAC: m.MAC, IP: m.IP, Profile: c.Profile, LinkMTU: c.LinkMTU, Pool: m.Pool, Seed: c.Seed<<16 + uint64(n)}); err != nil {
@@ -548,24 +552,6 @@ func (cl *Cluster) Stopped() bool {
 	return r == nil || r.answered()
 }
 
-// Stop calls StopSoon, and waits until Stopped. The goroutine that breathes the cluster must not call it.
-func (cl *Cluster) Stop(ctx context.Context) error {
-	cl.StopSoon()
-	if r := cl.run.Load(); r != nil {
-		return r.wait(ctx)
-	}
-	return nil
-}
-
-// Wait waits until a load with MaxOps or Sweep has ended. The goroutine that breathes the cluster must not
-// call it.
-func (cl *Cluster) Wait(ctx context.Context) error {
-	if r := cl.run.Load(); r != nil {
-		return r.wait(ctx)
-	}
-	return nil
-}
-
 // Abandon says that a compute node has died: its sessions are no longer waited for, and their writes under
 // way count as failed. The goroutine that breathes the cluster calls it, while no measurement is under way.
 func (cl *Cluster) Abandon(compute int) {
@@ -581,8 +567,11 @@ func (cl *Cluster) Abandon(compute int) {
 	}
 }
 
-// Err is the first error of an operation or of a client; nil: none.
+// Err is the first error of a connection, an operation or a client; nil: none.
 func (cl *Cluster) Err() error {
+	if e := cl.cms.failure.Load(); e != nil {
+		return *e
+	}
 	for _, n := range cl.compute {
 		if e := n.failure.Load(); e != nil {
 			return *e
@@ -623,16 +612,6 @@ func (w Window) EndSoon() { w.w.stop.Store(true) }
 
 // Ended reports whether every node has ended the measurement.
 func (w Window) Ended() bool { return w.w.answered() }
-
-// End ends the measurement, waits for the nodes and adds up their counts. The goroutine that breathes the
-// cluster must not call it.
-func (w Window) End(ctx context.Context) (*Measured, error) {
-	w.EndSoon()
-	if err := w.w.wait(ctx); err != nil {
-		return nil, err
-	}
-	return w.Measured(), nil
-}
 
 // Measured is what the sessions of all compute nodes did in a window.
 type Measured struct {

@@ -1,7 +1,6 @@
 package clover
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -65,21 +64,10 @@ type managed struct {
 	// up counts the connections that were established, down those that have ended. The machine that asked for
 	// a connection counts it.
 	up, down atomic.Int64
-	moved    chan struct{} // up or down has changed
 	failure  atomic.Pointer[error]
 }
 
-func (m *managed) fail(err error) {
-	m.failure.CompareAndSwap(nil, &err)
-	m.signal()
-}
-
-func (m *managed) signal() {
-	select {
-	case m.moved <- struct{}{}:
-	default:
-	}
-}
+func (m *managed) fail(err error) { m.failure.CompareAndSwap(nil, &err) }
 
 // manage puts a connection manager on a machine, if Config.CM asks for one.
 func (cl *Cluster) manage(m *Machine, nic *rnic.NIC) error {
@@ -189,7 +177,6 @@ func (g *manager) event(now clock.Time, e cm.Event) error {
 		delete(g.asked, e.ID)
 		g.mine = append(g.mine, e.ID)
 		g.cl.cms.up.Add(1)
-		g.cl.cms.signal()
 		if o.told != nil {
 			return o.told(e.PrivateData)
 		}
@@ -201,7 +188,6 @@ func (g *manager) event(now clock.Time, e cm.Event) error {
 		}
 		if g.ending && e.ID.Active() {
 			g.cl.cms.down.Add(1)
-			g.cl.cms.signal()
 		} else if !g.cl.cms.end.Load() {
 			return fmt.Errorf("clover: %v ended by itself", e.ID)
 		}
@@ -218,36 +204,12 @@ func (g *manager) event(now clock.Time, e cm.Event) error {
 	return fmt.Errorf("clover: %v: %v, reason %d", e.ID, e.Kind, e.Reason)
 }
 
-// Connected waits until all connections are made, while another goroutine breathes the cluster. Without
-// Config.CM they are made from the start.
-func (cl *Cluster) Connected(ctx context.Context) error {
-	if !cl.cfg.CM {
-		return nil
-	}
-	return cl.cms.wait(ctx, &cl.cms.up)
-}
+// Connected reports whether all connections are made. Without Config.CM they are made from the start.
+func (cl *Cluster) Connected() bool { return cl.cms.up.Load() >= int64(cl.cms.number) }
 
-// Disconnect ends all connections that the connection managers have made, and waits until both ends know.
-// Another goroutine breathes the cluster, which must be stopped, and does nothing afterwards.
-func (cl *Cluster) Disconnect(ctx context.Context) error {
-	if !cl.cfg.CM {
-		return nil
-	}
-	cl.cms.end.Store(true)
-	return cl.cms.wait(ctx, &cl.cms.down)
-}
+// End ends all connections that the connection managers have made. The cluster must be stopped, is breathed on,
+// and does nothing more. Ended reports whether both ends of all connections know.
+func (cl *Cluster) End() { cl.cms.end.Store(true) }
 
-// wait waits until the counter so has reached the number of connections.
-func (m *managed) wait(ctx context.Context, so *atomic.Int64) error {
-	for so.Load() < int64(m.number) {
-		if err := m.failure.Load(); err != nil {
-			return *err
-		}
-		select {
-		case <-m.moved:
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("clover: %d of %d connections", so.Load(), m.number), context.Cause(ctx))
-		}
-	}
-	return nil
-}
+// Ended reports whether all connections have ended that the connection managers have made.
+func (cl *Cluster) Ended() bool { return cl.cms.down.Load() >= int64(cl.cms.number) }

@@ -1,7 +1,6 @@
 package clover
 
 import (
-	"context"
 	"sync/atomic"
 	"time"
 
@@ -30,31 +29,17 @@ type Load struct {
 type signal struct {
 	stop  atomic.Bool
 	nodes atomic.Int64 // nodes that have not answered
-	done  chan struct{}
 }
 
 func newSignal(nodes int) *signal {
-	s := &signal{done: make(chan struct{})}
+	s := new(signal)
 	s.nodes.Store(int64(nodes))
 	return s
 }
 
-func (s *signal) answer() {
-	if s.nodes.Add(-1) == 0 {
-		close(s.done)
-	}
-}
+func (s *signal) answer() { s.nodes.Add(-1) }
 
 func (s *signal) answered() bool { return s.nodes.Load() <= 0 }
-
-func (s *signal) wait(ctx context.Context) error {
-	select {
-	case <-s.done:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
 
 // run is a Load under way.
 type run struct {

@@ -139,7 +139,8 @@ func (l *load) finish() {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), 60*time.Second)
 	defer cancel()
-	if err := l.cluster.Stop(ctx); err != nil {
+	l.cluster.StopSoon()
+	if err := await(ctx, func() error { return nil }, l.cluster.Stopped); err != nil {
 		l.t.Fatalf("operations do not end: %v", err)
 	}
 	l.stop()

@@ -100,16 +100,17 @@ func TestManaged(t *testing.T) {
 			}
 		}
 	}
-	if err := cl.Connected(ctx); err != nil {
+	if err := await(ctx, cl.Err, cl.Connected); err != nil {
 		t.Fatal(err)
 	}
 	known("cm", conns)
 	cl.Start(clover.Load{MaxOps: 200})
-	if err := cl.Wait(ctx); err != nil {
+	if err := await(ctx, cl.Err, cl.Stopped); err != nil {
 		t.Fatal(err)
 	}
 	known("cm", conns)
-	if err := cl.Disconnect(ctx); err != nil {
+	cl.End()
+	if err := await(ctx, cl.Err, cl.Ended); err != nil {
 		t.Fatal(err)
 	}
 	known("cm", 0)

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,7 @@ func drive(ctx context.Context, clk clock.Clock, c Config, s stage, box Box, bre
 	}
 	show(clk.Now(), Progress{Step: "connecting"})
 	first, done := context.WithTimeout(alive, stuck)
-	err = s.Connected(first)
+	err = await(first, s.Err, s.Connected)
 	done()
 	if err != nil {
 		rest()
@@ -93,13 +94,11 @@ func drive(ctx context.Context, clk clock.Clock, c Config, s stage, box Box, bre
 	}
 	show(clk.Now(), Progress{Step: "waiting for the last operations"})
 	last, done := context.WithTimeout(alive, stuck)
-	if err = s.Stop(last); err == nil {
-		err = s.Disconnect(last)
-	}
+	err = leave(last, s)
 	done()
 	rest()
 	if err != nil {
-		return nil, fmt.Errorf("operations or connections do not end: %w", err)
+		return nil, cmp.Or(s.Err(), fmt.Errorf("operations or connections do not end: %w", err))
 	}
 	show(clk.Now(), Progress{Step: s.Walking()})
 	r := &Result{Setting: here(), Config: c, Phases: phases, Integrity: s.Verdict()}

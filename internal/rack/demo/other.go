@@ -161,9 +161,9 @@ func (f *fleet) Begin() {
 	f.since = f.clk.Now()
 }
 
-// End implements Clients.
-func (f *fleet) End(context.Context) (Measured, error) {
-	m := f.Measured()
+// Measured implements Clients.
+func (f *fleet) Measured(context.Context) (Measured, error) {
+	m := f.Fleet.Measured()
 	return Measured{
 		Ops:     Ops{Done: m.Ops, FirstTry: m.First, Failed: m.Errors + m.Unknown},
 		Elapsed: time.Duration(f.clk.Now().Sub(f.since)), Read: latency(m.Read), Write: latency(m.Write),
@@ -172,39 +172,6 @@ func (f *fleet) End(context.Context) (Measured, error) {
 
 // Allow implements Budget.
 func (f *fleet) Allow(share float64) { f.Fleet.Allow(max(1, int(share*mostKept))) }
-
-// Connected implements stage.
-func (f *fleet) Connected(ctx context.Context) error { return f.Await(ctx, f.Fleet.Connected) }
-
-// Stop implements stage.
-func (f *fleet) Stop(ctx context.Context) error {
-	f.Fleet.Stop()
-	return f.Await(ctx, f.Idle)
-}
-
-// Disconnect implements stage.
-func (f *fleet) Disconnect(ctx context.Context) error {
-	f.Fleet.End()
-	return f.Await(ctx, f.Ended)
-}
-
-// Leave implements Comer.
-func (f *fleet) Leave(ctx context.Context) error {
-	if err := f.Stop(ctx); err != nil {
-		return err
-	}
-	return f.Disconnect(ctx)
-}
-
-// Return implements Comer.
-func (f *fleet) Return(ctx context.Context) error {
-	f.Renew()
-	if err := f.Connected(ctx); err != nil {
-		return err
-	}
-	f.Start()
-	return nil
-}
 
 // Walking implements stage.
 func (f *fleet) Walking() string { return "checking what clients were told" }

@@ -32,9 +32,9 @@ type Totals struct {
 type Clients interface {
 	// Live returns the operations since the clients were started.
 	Live() Ops
-	// Begin begins a new measurement, while operations go on; End returns what was measured since then.
+	// Begin begins a new measurement, while operations go on; Measured returns what was measured since then.
 	Begin()
-	End(ctx context.Context) (Measured, error)
+	Measured(ctx context.Context) (Measured, error)
 }
 
 // Ops are counts of operations.
@@ -61,9 +61,9 @@ type Budget interface {
 // Comer is implemented by Clients that connect again for each phase, because the middlebox knows only
 // connections that were made while it was to follow them.
 type Comer interface {
-	// Leave stops the load and ends all connections; Return makes new ones and continues.
-	Leave(ctx context.Context) error
-	Return(ctx context.Context) error
+	joiner
+	// Renew makes new connections after all have ended.
+	Renew()
 }
 
 // Latency has percentiles of the time of operations.
@@ -102,7 +102,7 @@ func Run(ctx context.Context, clk clock.Clock, c Config, clients Clients, box Bo
 		if err != nil {
 			return nil, fmt.Errorf("the middlebox does not tell its counters: %w", err)
 		}
-		m, err := clients.End(ctx)
+		m, err := clients.Measured(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -129,13 +129,18 @@ func (r *runner) turn(ctx context.Context, i int, mode string, box Box) error {
 	}
 	ctx, done := context.WithTimeoutCause(ctx, stuck, errors.New("connections do not end, or are not made anew"))
 	defer done()
-	if err := c.Leave(ctx); err != nil {
+	if err := leave(ctx, c); err != nil {
 		return err
 	}
 	if err := set(); err != nil {
 		return err
 	}
-	return c.Return(ctx)
+	c.Renew()
+	if err := await(ctx, c.Err, c.Connected); err != nil {
+		return err
+	}
+	c.Start()
+	return nil
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

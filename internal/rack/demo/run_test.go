@@ -48,7 +48,7 @@ func (r *rig) Live() Ops {
 
 func (r *rig) Begin() {}
 
-func (r *rig) End(context.Context) (Measured, error) {
+func (r *rig) Measured(context.Context) (Measured, error) {
 	if r.idle {
 		return Measured{Elapsed: time.Second}, nil
 	}

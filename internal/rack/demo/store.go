@@ -22,17 +22,46 @@ var mixes = map[string]ycsb.Mix{"A": ycsb.A, "B": ycsb.B, "C": ycsb.C, "W": ycsb
 // stage is a store with its clients, as a run drives them while the workers are run elsewhere.
 type stage interface {
 	Clients
+	joiner
 	Workers() []host.Worker
-	// Connected waits until all connections are made.
-	Connected(ctx context.Context) error
-	Start()
-	// Stop waits until no operation is under way, Disconnect until no connection is left.
-	Stop(ctx context.Context) error
-	Disconnect(ctx context.Context) error
 	// Verdict checks the store at rest; Walking describes that for the progress.
 	Verdict() Integrity
 	Walking() string
+}
+
+// joiner is what makes and ends connections, and works over them. Its methods may be called from any goroutine.
+type joiner interface {
+	Connected() bool
+	Start()
+	Stop()      // no operation begins any more
+	Idle() bool // none is under way
+	End()       // ends all connections
+	Ended() bool
 	Err() error
+}
+
+// await waits until so returns true, while other goroutines run the clients. It returns an error of failed at
+// once.
+func await(ctx context.Context, failed func() error, so func() bool) error {
+	for !so() {
+		if err := failed(); err != nil {
+			return err
+		}
+		if err := pause(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leave stops clients, and ends their connections.
+func leave(ctx context.Context, clients joiner) error {
+	clients.Stop()
+	if err := await(ctx, clients.Err, clients.Idle); err != nil {
+		return err
+	}
+	clients.End()
+	return await(ctx, clients.Err, clients.Ended)
 }
 
 // newLoad makes the store of a run and its clients on the nodes' ports, and returns the middlebox for them.
@@ -89,11 +118,12 @@ func (s *cluster) Live() Ops {
 
 func (s *cluster) Begin() { s.window = s.Cluster.Begin() }
 
-func (s *cluster) End(ctx context.Context) (Measured, error) {
-	m, err := s.window.End(ctx)
-	if err != nil {
+func (s *cluster) Measured(ctx context.Context) (Measured, error) {
+	s.window.EndSoon()
+	if err := await(ctx, s.Err, s.window.Ended); err != nil {
 		return Measured{}, err
 	}
+	m := s.window.Measured()
 	return Measured{
 		Ops:     Ops{Done: m.Ops, FirstTry: m.FirstTry, Failed: m.Errors},
 		Elapsed: m.Elapsed, Read: latency(m.Read), Write: latency(m.Write),
@@ -110,6 +140,10 @@ func latency(h *hdrhistogram.Histogram) Latency {
 }
 
 func (s *cluster) Start() { s.Cluster.Start(clover.Load{}) }
+
+func (s *cluster) Stop() { s.StopSoon() }
+
+func (s *cluster) Idle() bool { return s.Stopped() }
 
 func (s *cluster) Walking() string { return "walking the chains" }
 

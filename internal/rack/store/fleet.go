@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -405,22 +404,4 @@ func (f *Fleet) Judge(m Store) Verdict {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.log.Judge(m, f.broke(), f.keys)
-}
-
-// Await waits until so returns true, while other goroutines run the clients. It returns an error of the
-// clients at once.
-func (f *Fleet) Await(ctx context.Context, so func() bool) error {
-	t := time.NewTicker(time.Millisecond)
-	defer t.Stop()
-	for !so() {
-		if err := f.Err(); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-t.C:
-		}
-	}
-	return nil
 }
