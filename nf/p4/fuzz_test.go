@@ -184,12 +184,18 @@ func breakParts(t *testing.T, s *source) {
 
 // FuzzPacket: no frame makes the engine panic, hang or leave something behind.
 func FuzzPacket(f *testing.F) {
-	sw := everything().load(f, Config{MaxPasses: 50, Seed: 1})
-	prepare(sw)
+	all := []*Switch{everything().load(f, Config{MaxPasses: 50, Seed: 1}), everythingPSA().load(f, Config{MaxPasses: 50, Seed: 1})}
+	for _, sw := range all {
+		prepare(sw)
+	}
 	f.Add(uint16(1), []byte("\x02\x04\x05\x01\x02\x03\x04abcdefghijklmnopqrstuvwxyz"))
 	f.Add(uint16(510), []byte("\x01"))
 	f.Add(uint16(0), []byte{})
-	f.Fuzz(func(t *testing.T, port uint16, frame []byte) { exercise(t, sw, uint32(port), frame) })
+	f.Fuzz(func(t *testing.T, port uint16, frame []byte) {
+		for _, sw := range all {
+			exercise(t, sw, uint32(port), frame)
+		}
+	})
 }
 
 // TestNoAllocation: packets are processed in memory that is there, clones,
@@ -212,8 +218,9 @@ func TestNoAllocation(t *testing.T) {
 
 // TestSwappedParts puts parts of a program in places where others belong.
 func TestSwappedParts(t *testing.T) {
-	src := everything().json()
+	both := [][]byte{everything().json(), everythingPSA().json()}
 	rapid.Check(t, func(t *rapid.T) {
+		src := rapid.SampledFrom(both).Draw(t, "program")
 		var root any
 		if err := json.Unmarshal(src, &root); err != nil {
 			t.Fatal(err)

@@ -180,6 +180,34 @@ func TestPSARecirculate(t *testing.T) {
 	}
 }
 
+// TestPSARecirculateCopies: a group and a clone session may have PSA_PORT_RECIRCULATE among their ports.
+func TestPSARecirculateCopies(t *testing.T) {
+	eg := arr{assign(fld("h", "dst"), exp("+", fld("h", "dst"), hexs("0x1"))), assign(fld("h", "src"), eist("packet_path")), assign(fld("h", "kind"), eist("instance"))}
+	both := []Replica{{Port: 2, Rid: 1}, {Port: psaPortRecirculate, Rid: 2}}
+	for _, c := range []struct {
+		name string
+		ask  arr
+		want []sent
+	}{
+		{"group", arr{assign(ost("multicast_group"), unless("0x6", hexs("0x7"), hexs("0x0")))}, []sent{{2, "b\x02\x01d"}, {9, "c\x01\x00d"}}},
+		{"session", arr{assign(ost("clone"), unless("0x6", hexs("0x1"), hexs("0x0"))), assign(ost("clone_session_id"), hexs("0x3"))},
+			[]sent{{2, "b\x03\x01d"}, {9, "b\x01\x00d"}, {9, "c\x01\x00d"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sw := psaWired(join(forward(hexs("0x9")), c.ask), eg).load(t, Config{})
+			if err := errors.Join(sw.SetMulticast(7, both), sw.SetSession(3, Session{Replicas: both})); err != nil {
+				t.Fatal(err)
+			}
+			got, r := run(sw, 4, "abcd")
+			slices.SortFunc(got, func(a, b sent) int { return strings.Compare(a.String(), b.String()) })
+			expect(t, got, c.want...)
+			if r.Dropped != NotDropped {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
 // TestPSACloneIngress: clones are the frame as it came, whether the original is forwarded or dropped.
 func TestPSACloneIngress(t *testing.T) {
 	change := arr{assign(fld("h", "dst"), hexs("0x7a")), assign(fld("meta", "a"), hexs("0x41")), assign(ost("clone"), hexs("0x1")), assign(ost("clone_session_id"), hexs("0x3"))}
