@@ -14,6 +14,8 @@ type architecture interface {
 	classes() int
 	// ports returns the highest number of a port, and the number of the port to the controller.
 	ports() (highest uint64, cpu uint32)
+	// begin sets what a new switch has before its controller says anything.
+	begin(s *Switch)
 	// arrive sets the metadata of a packet that came in on a port.
 	arrive(s *Switch, k *packetState, port uint32)
 	// ingress and egress take a packet through a pipeline, queue what comes of it, and end the packet.

@@ -35,8 +35,8 @@
 //     error.PacketTooShort. A failed assert or assume drops the packet.
 //   - Misses are counted with the default entry's direct counter, and metered when
 //     its direct meter has rates.
-//   - A clone session may cut its clones (Session.Length): when they leave, and when they
-//     are recirculated.
+//   - A clone session may cut its clones (Session.Length): in v1model when they leave and when
+//     they are recirculated, in PSA before egress.
 //   - Shifts to the left by a variable keep at least 4096 bits.
 //
 // # What differs from psa_switch
@@ -47,5 +47,8 @@
 //   - An InternetChecksum begins with 0 for each packet, and subtracts all words of its data; psa_switch
 //     keeps the sum of the packet before, and leaves out words that are 0 at the beginning of the data.
 //   - Direct meters give PSA's colors, as indirect ones do.
-//   - Digests reach the controller. A clone session has a class of service and instances.
+//   - Digests reach the controller, each with what its fields were when the program packed it. A
+//     clone session has a class of service and instances. PSA_CLONE_SESSION_TO_CPU (session 0) is
+//     there from the start.
+//   - A class of service that ports do not have (Config.Queues) counts as class 0.
 package p4

@@ -48,6 +48,28 @@ func everything() *source {
 	return s
 }
 
+// everythingPSA is a program for PSA with all externs of PSA, whose frames take all paths.
+func everythingPSA() *source {
+	ck := extern("ck")
+	s := psaWired(join(forward(unless("0x6", hexs("0xfffffffa"), hexs("0x9"))), arr{
+		prim("_Counter_count", extern("c"), fld("h", "kind")), prim("_Meter_execute", extern("m"), fld("h", "kind"), fld("h", "src")),
+		prim("_Hash_get_hash", extern("crc"), fld("meta", "a"), fields(hdrv("h"), obj{"type": "hexstr", "value": "0x0102", "bitwidth": 12}, fld("h", "kind"))),
+		prim("_Hash_get_hash_mod", extern("crc"), fld("meta", "b"), hexs("0x7"), fields(exp("+", fld("h", "dst"), hexs("0x100"))["value"]), fld("h", "kind")),
+		prim("modify_field_rng_uniform", fld("h", "dst"), hexs("0x3"), hexs("0x9")), prim("generate_digest", hexs("0x0")),
+		assign(ost("clone"), hexs("0x1")), assign(ost("clone_session_id"), hexs("0x2")), assign(ost("resubmit"), unless("0x5", hexs("0x1"), hexs("0x0"))),
+	}), arr{assign(eost("clone"), hexs("0x1")), assign(eost("clone_session_id"), hexs("0x2"))})
+	s.deparsers(arr{prim("_InternetChecksum_add", ck, fields(fld("meta", "a"))), prim("_InternetChecksum_subtract", ck, fields(fld("meta", "b"))),
+		prim("_InternetChecksum_get_state", ck, fld("meta", "a")), prim("_InternetChecksum_set_state", ck, fld("meta", "a")),
+		prim("_InternetChecksum_get", ck, fld("meta", "b")), prim("_InternetChecksum_get_verify", ck, fld("h", "kind"), fld("meta", "b")),
+		prim("_InternetChecksum_clear", ck), prim("set", fld("h", "dst"), fld("meta", "b"))}, arr{prim("_InternetChecksum_clear", ck)})
+	s.extra["learn_lists"] = arr{obj{"id": 0, "name": "d", "elements": arr{fld("h", "src")}}}
+	s.extra["counter_arrays"] = arr{obj{"name": "c", "id": 0, "size": 4, "is_direct": false}}
+	s.extra["extern_instances"] = arr{obj{"name": "c", "id": 0, "type": "Counter", "attribute_values": attributes("n_counters", "0x00000004", "type", "0x02")},
+		obj{"name": "m", "id": 1, "type": "Meter", "attribute_values": attributes("is_direct", 0, "n_meters", "0x00000004", "rate_count", 2, "type", "packets")},
+		obj{"name": "crc", "id": 2, "type": "Hash", "attribute_values": attributes("algo", "crc32")}, obj{"name": "ck", "id": 3, "type": "InternetChecksum"}}
+	return s
+}
+
 // exercise runs a frame and checks what always holds.
 func exercise(t testing.TB, sw *Switch, port uint32, frame []byte) {
 	keep := bytes.Clone(frame)
@@ -72,6 +94,7 @@ func prepare(sw *Switch) {
 // FuzzLoad: a program is refused or runs; never a panic, never without end.
 func FuzzLoad(f *testing.F) {
 	f.Add(everything().json())
+	f.Add(everythingPSA().json())
 	f.Add(matchProgram("ternary", []KeyInfo{{Match: Ternary, Bits: 9}}).json())
 	f.Add([]byte(`{"header_types":[{"name":"x","id":0,"fields":[["a",-1]]}]}`))
 	f.Add([]byte(`{"header_types":[{"name":"x\n\u001b[2J","id":0,"fields":[["a",-1]]}]}`))
@@ -110,8 +133,14 @@ func FuzzLoad(f *testing.F) {
 
 // TestBrokenPrograms breaks every part of a program: it must be refused or run.
 func TestBrokenPrograms(t *testing.T) {
+	for name, s := range map[string]*source{"v1model": everything(), "psa": everythingPSA()} {
+		t.Run(name, func(t *testing.T) { breakParts(t, s) })
+	}
+}
+
+func breakParts(t *testing.T, s *source) {
 	var root any
-	if err := json.Unmarshal(everything().json(), &root); err != nil {
+	if err := json.Unmarshal(s.json(), &root); err != nil {
 		t.Fatal(err)
 	}
 	tried := 0
@@ -125,6 +154,9 @@ func TestBrokenPrograms(t *testing.T) {
 			src, _ := json.Marshal(root)
 			p, err := Load(src)
 			if err != nil {
+				if strings.Contains(err.Error(), "\n") {
+					t.Fatalf("more than one line: %v", err)
+				}
 				continue
 			}
 			if sw, err := NewSwitch(p, Config{MaxPasses: 8}); err == nil {
@@ -152,12 +184,18 @@ func TestBrokenPrograms(t *testing.T) {
 
 // FuzzPacket: no frame makes the engine panic, hang or leave something behind.
 func FuzzPacket(f *testing.F) {
-	sw := everything().load(f, Config{MaxPasses: 50, Seed: 1})
-	prepare(sw)
+	all := []*Switch{everything().load(f, Config{MaxPasses: 50, Seed: 1}), everythingPSA().load(f, Config{MaxPasses: 50, Seed: 1})}
+	for _, sw := range all {
+		prepare(sw)
+	}
 	f.Add(uint16(1), []byte("\x02\x04\x05\x01\x02\x03\x04abcdefghijklmnopqrstuvwxyz"))
 	f.Add(uint16(510), []byte("\x01"))
 	f.Add(uint16(0), []byte{})
-	f.Fuzz(func(t *testing.T, port uint16, frame []byte) { exercise(t, sw, uint32(port), frame) })
+	f.Fuzz(func(t *testing.T, port uint16, frame []byte) {
+		for _, sw := range all {
+			exercise(t, sw, uint32(port), frame)
+		}
+	})
 }
 
 // TestNoAllocation: packets are processed in memory that is there, clones,
@@ -180,8 +218,9 @@ func TestNoAllocation(t *testing.T) {
 
 // TestSwappedParts puts parts of a program in places where others belong.
 func TestSwappedParts(t *testing.T) {
-	src := everything().json()
+	both := [][]byte{everything().json(), everythingPSA().json()}
 	rapid.Check(t, func(t *rapid.T) {
+		src := rapid.SampledFrom(both).Draw(t, "program")
 		var root any
 		if err := json.Unmarshal(src, &root); err != nil {
 			t.Fatal(err)

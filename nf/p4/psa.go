@@ -100,6 +100,11 @@ func (a *psa) classes() int { return 1 << 8 }
 // ports implements architecture.
 func (a *psa) ports() (highest uint64, cpu uint32) { return a.unicast.mask, psaPortCPU }
 
+// begin implements architecture: the clone session PSA_CLONE_SESSION_TO_CPU is there from the start.
+func (a *psa) begin(s *Switch) {
+	s.sessions = []session{{Session{Replicas: []Replica{{Port: psaPortCPU}}}, true}}
+}
+
 // arrive implements architecture.
 func (a *psa) arrive(_ *Switch, k *packetState, port uint32) { a.enter(k, port, pathNormal) }
 
@@ -136,7 +141,6 @@ func (a *psa) ingress(s *Switch, k *packetState) {
 	if a.clone.get(k) != 0 {
 		a.cloneTo(s, k, a.session, k.frame, pathCloneIngress)
 	}
-	a.digest(s, k)
 	switch {
 	case a.drop.get(k) != 0:
 		s.drop(k, s.notForwarded(k))
@@ -161,8 +165,11 @@ func (a *psa) forward(s *Switch, k *packetState) {
 	}
 	k.own = append(k.own[:0], frame...)
 	k.frame, k.at = k.own, 0
-	a.digest(s, k)
-	s.prog.std.priority.set(k, a.class.get(k))
+	class := a.class.get(k)
+	if class >= uint64(s.cfg.Queues) {
+		class = 0 // PSA's class for packets with a class that the switch does not have
+	}
+	s.prog.std.priority.set(k, class)
 	if g := a.group.get(k); g != 0 {
 		a.outParserPath.set(k, pathMulticast)
 		s.event(EventMulticast, int(g), 0)
@@ -178,18 +185,7 @@ func (a *psa) forward(s *Switch, k *packetState) {
 	s.enqueue(k, uint32(a.unicast.get(k)))
 }
 
-// psaDigest marks packetState.digest as set: PSA's digests are numbered from 0 on.
-const psaDigest = 1 << 31
-
-// digest sends the digest that the program asked for.
-func (a *psa) digest(s *Switch, k *packetState) {
-	if k.digest != 0 {
-		s.sendDigest(k, int(k.digest&^psaDigest))
-		k.digest = 0
-	}
-}
-
-// cloneTo queues clones with a frame for egress, to the session whose id is in a field.
+// cloneTo queues clones with a frame for egress, to the session whose id is in a field. The session may cut the frame.
 func (a *psa) cloneTo(s *Switch, k *packetState, session stdField, frame []byte, path uint64) {
 	id := uint32(session.get(k))
 	ses, ok := s.session(id)
@@ -200,6 +196,9 @@ func (a *psa) cloneTo(s *Switch, k *packetState, session stdField, frame []byte,
 	s.copies++
 	c.arrived, c.copied = k.arrived, s.copies
 	s.event(EventClone, int(id), uint64(c.copied))
+	if ses.Length != 0 && len(frame) > ses.Length {
+		frame = frame[:ses.Length]
+	}
 	c.own = append(c.own[:0], frame...)
 	c.frame = c.own
 	a.outParserPath.set(c, path)
@@ -245,9 +244,6 @@ func (a *psa) egress(s *Switch, k *packetState) {
 	if a.outDrop.get(k) != 0 {
 		s.drop(k, EgressDrop)
 		return
-	}
-	if k.cut != 0 && len(frame) > k.cut { // a clone, also one that is recirculated
-		frame = frame[:k.cut]
 	}
 	if k.port == psaPortRecirculate {
 		c := s.take()

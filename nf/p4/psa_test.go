@@ -180,6 +180,34 @@ func TestPSARecirculate(t *testing.T) {
 	}
 }
 
+// TestPSARecirculateCopies: a group and a clone session may have PSA_PORT_RECIRCULATE among their ports.
+func TestPSARecirculateCopies(t *testing.T) {
+	eg := arr{assign(fld("h", "dst"), exp("+", fld("h", "dst"), hexs("0x1"))), assign(fld("h", "src"), eist("packet_path")), assign(fld("h", "kind"), eist("instance"))}
+	both := []Replica{{Port: 2, Rid: 1}, {Port: psaPortRecirculate, Rid: 2}}
+	for _, c := range []struct {
+		name string
+		ask  arr
+		want []sent
+	}{
+		{"group", arr{assign(ost("multicast_group"), unless("0x6", hexs("0x7"), hexs("0x0")))}, []sent{{2, "b\x02\x01d"}, {9, "c\x01\x00d"}}},
+		{"session", arr{assign(ost("clone"), unless("0x6", hexs("0x1"), hexs("0x0"))), assign(ost("clone_session_id"), hexs("0x3"))},
+			[]sent{{2, "b\x03\x01d"}, {9, "b\x01\x00d"}, {9, "c\x01\x00d"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sw := psaWired(join(forward(hexs("0x9")), c.ask), eg).load(t, Config{})
+			if err := errors.Join(sw.SetMulticast(7, both), sw.SetSession(3, Session{Replicas: both})); err != nil {
+				t.Fatal(err)
+			}
+			got, r := run(sw, 4, "abcd")
+			slices.SortFunc(got, func(a, b sent) int { return strings.Compare(a.String(), b.String()) })
+			expect(t, got, c.want...)
+			if r.Dropped != NotDropped {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
 // TestPSACloneIngress: clones are the frame as it came, whether the original is forwarded or dropped.
 func TestPSACloneIngress(t *testing.T) {
 	change := arr{assign(fld("h", "dst"), hexs("0x7a")), assign(fld("meta", "a"), hexs("0x41")), assign(ost("clone"), hexs("0x1")), assign(ost("clone_session_id"), hexs("0x3"))}
@@ -189,11 +217,11 @@ func TestPSACloneIngress(t *testing.T) {
 	if len(got) != 0 || r.Dropped != IngressDrop {
 		t.Error(got, r)
 	}
-	if err := sw.SetSession(3, Session{Replicas: []Replica{{Port: 8, Rid: 1}, {Port: 9, Rid: 2}}, Length: 2}); err != nil {
+	if err := sw.SetSession(3, Session{Replicas: []Replica{{Port: 8, Rid: 1}, {Port: 9, Rid: 2}}}); err != nil {
 		t.Fatal(err)
 	}
 	got, r = run(sw, 4, "abcd")
-	expect(t, got, sent{8, "a\x03"}, sent{9, "a\x03"})
+	expect(t, got, sent{8, "a\x03\x01d"}, sent{9, "a\x03\x02d"})
 	if r != (Result{Emitted: 2, Dropped: IngressDrop}) {
 		t.Errorf("%+v", r)
 	}
@@ -221,6 +249,64 @@ func TestPSACloneEgress(t *testing.T) {
 	expect(t, got, sent{8, "c\x04\xc8d"})
 	if r != (Result{Emitted: 1, Dropped: EgressDrop}) {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestPSATruncation: a session cuts its clones before egress, which may make them longer again.
+func TestPSATruncation(t *testing.T) {
+	ask := func(f func(string) obj) arr {
+		return arr{assign(f("clone"), hexs("0x1")), assign(f("clone_session_id"), hexs("0x3"))}
+	}
+	isClone := wrap(exp(">=", eist("packet_path"), hexs("0x3")))
+	eg := join(arr{prim("_jump_if_zero", isClone, hexs("0x4")), prim("add_header", hdrv("h")), assign(fld("h", "src"), eist("packet_path")), prim("_jump", hexs("0x6"))},
+		ask(eost))
+	for _, c := range []struct {
+		name   string
+		in     arr
+		length int
+		want   []sent
+	}{
+		{"ingress, in the middle of a header", ask(ost), 2, []sent{{8, "\x00\x03\x00ab"}}},
+		{"ingress, behind the header", ask(ost), 4, []sent{{8, "a\x03cd"}}},
+		{"ingress, longer than the frame", ask(ost), 9, []sent{{8, "a\x03cde"}}},
+		{"egress", forward(hexs("0x1")), 2, []sent{{1, "abcde"}, {8, "\x00\x04\x00ab"}}},
+	} {
+		sw := psaWired(c.in, eg).load(t, Config{})
+		if err := sw.SetSession(3, Session{Replicas: []Replica{{Port: 8}}, Length: c.length}); err != nil {
+			t.Fatal(err)
+		}
+		t.Run(c.name, func(t *testing.T) {
+			got, _ := run(sw, 4, "abcde")
+			expect(t, got, c.want...)
+		})
+	}
+}
+
+// TestPSAClasses: a class of service that ports do not have counts as class 0.
+func TestPSAClasses(t *testing.T) {
+	for class, want := range map[int]byte{0: 0, 7: 7, 8: 0, 200: 0} {
+		sw := psaWired(join(forward(hexs("0x1")), arr{assign(ost("class_of_service"), hexs("%#x", class))}),
+			arr{assign(fld("h", "dst"), eist("class_of_service"))}).load(t, Config{Queues: 8})
+		got, r := run(sw, 4, "abc")
+		expect(t, got, sent{1, string([]byte{want, 'b', 'c'})})
+		if r != (Result{Emitted: 1}) {
+			t.Errorf("class %d: %+v", class, r)
+		}
+	}
+}
+
+// TestPSASessionToCPU: a switch begins with the clone session PSA_CLONE_SESSION_TO_CPU, which a controller may change.
+func TestPSASessionToCPU(t *testing.T) {
+	sw := psaWired(arr{assign(ost("clone"), hexs("0x1"))}, showPath).load(t, Config{})
+	got, _ := run(sw, 4, "abcd")
+	expect(t, got, sent{psaPortCPU, "a\x03\x00d"})
+	if err := sw.SetSession(0, Session{Replicas: []Replica{{Port: 7, Rid: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ = run(sw, 4, "abcd")
+	expect(t, got, sent{7, "a\x03\x01d"})
+	if _, ok := wired(nil, nil).load(t, Config{}).Session(0); ok {
+		t.Error("v1model has a session, too")
 	}
 }
 
@@ -383,6 +469,32 @@ func TestPSADigest(t *testing.T) {
 	run(sw, 5, "abc")
 	if !slices.Equal(got, []string{"d:b\x00\x00\x00\x05"}) {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestPSADigests: a packet may have messages of several digests, each with what its fields were when it was packed.
+func TestPSADigests(t *testing.T) {
+	s := psaWired(join(arr{prim("generate_digest", hexs("0x0")), assign(fld("h", "src"), hexs("0x58")), prim("generate_digest", hexs("0x1")),
+		assign(fld("h", "src"), hexs("0x59"))}, forward(hexs("0x1"))), nil)
+	s.deparsers(arr{prim("generate_digest", hexs("0x0"))}, nil)
+	s.extra["learn_lists"] = arr{obj{"id": 0, "name": "d", "elements": arr{fld("h", "src")}}, obj{"id": 1, "name": "e", "elements": arr{fld("h", "src"), fld("h", "dst")}}}
+	var digests []string
+	sw := s.load(t, Config{Digest: func(d Digest) { digests = append(digests, d.Name+":"+string(d.Data)) }})
+	got, _ := run(sw, 5, "abc")
+	expect(t, got, sent{1, "aYc"})
+	if want := []string{"d:b", "e:Xa", "d:Y"}; !slices.Equal(digests, want) {
+		t.Errorf("%q, want %q", digests, want)
+	}
+}
+
+// TestPSAPrimitives: primitives that ask for something of v1model are refused, for nobody would do it.
+func TestPSAPrimitives(t *testing.T) {
+	for op, params := range map[string]arr{"drop": {}, "mark_to_drop": {hdrv("meta")}, "resubmit": {hexs("0x1")}, "recirculate": {hexs("0x1")}, "truncate": {hexs("0x5")},
+		"clone_ingress_pkt_to_egress": {hexs("0x1"), hexs("0x1")}, "clone_egress_pkt_to_egress": {hexs("0x1"), hexs("0x1")}} {
+		_, err := Load(psaWired(arr{prim(op, params...)}, nil).json())
+		if want := "p4: action in, primitive " + op + ": unknown primitive"; err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }
 

@@ -1,6 +1,9 @@
 package p4
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // externs holds the instances of PSA's externs that the JSON has nowhere else.
 type externs struct {
@@ -68,9 +71,12 @@ var psaPrimitives = map[string]primitive{
 	"set":                          {2, func(c call) step { return c.assign(c.data(&c.Parameters[1])) }},
 }
 
+// v1Requests are primitives that ask v1model for something, in places where PSA does not look.
+var v1Requests = []string{"drop", "mark_to_drop", "resubmit", "recirculate", "clone_ingress_pkt_to_egress", "clone_egress_pkt_to_egress", "truncate"}
+
 func (a *psa) primitive(name string) (primitive, bool) {
 	p, ok := psaPrimitives[name]
-	if !ok {
+	if !ok && !slices.Contains(v1Requests, name) {
 		p, ok = primitives[name]
 	}
 	return p, ok
@@ -79,7 +85,7 @@ func (a *psa) primitive(name string) (primitive, bool) {
 // pack compiles Digest.pack. The parameter is the digest's id.
 func (c call) pack() step {
 	id := c.index(0)
-	return step{run: func(k *packetState) { k.digest = uint32(id(k)&0xffff) | psaDigest }}
+	return step{run: func(k *packetState) { k.sw.sendDigest(k, int(id(k)&0xffff)) }}
 }
 
 // piece is a part of the data of a hash or a checksum: the valid headers of a type, or a number.

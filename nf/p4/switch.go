@@ -103,7 +103,8 @@ type Replica struct {
 type Session struct {
 	Replicas []Replica
 	Group    uint32
-	// Length is the highest number of bytes of a clone that leave; 0: all.
+	// Length is the highest number of bytes of a clone; 0: all. PSA cuts a clone before egress, v1model when the
+	// clone leaves or is recirculated.
 	Length int
 	// Priority is the priority with which clones are queued; 0: their own priority.
 	Priority int
@@ -185,6 +186,7 @@ func NewSwitch(p *Program, c Config) (*Switch, error) {
 		}
 	}
 	s.resetArrays()
+	p.arch.begin(s)
 	return s, nil
 }
 
@@ -346,7 +348,6 @@ func put[T any](list []T, i int, v T) []T {
 // toSession queues copies of c for egress.
 func (s *Switch) toSession(c *packetState, ses Session) {
 	s.copied = c.copied
-	c.cut = ses.Length
 	if ses.Priority != 0 {
 		s.prog.std.priority.set(c, uint64(ses.Priority))
 	}

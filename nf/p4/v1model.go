@@ -20,6 +20,9 @@ func (std *standard) classes() int { return 1 << 3 }
 // ports implements architecture. v1model has no port to the controller; many programs take 510.
 func (std *standard) ports() (highest uint64, cpu uint32) { return std.egressSpec.mask, 510 }
 
+// begin implements architecture.
+func (std *standard) begin(*Switch) {}
+
 // arrive implements architecture.
 func (std *standard) arrive(s *Switch, k *packetState, port uint32) {
 	std.ingressPort.set(k, uint64(port))
@@ -98,7 +101,7 @@ func (std *standard) cloneIngress(s *Switch, k *packetState, size uint64) {
 	s.clearMetadata(c)
 	s.preserve(c, k, k.cloneList)
 	std.instanceType.set(c, instanceIngressClone)
-	c.length = size
+	c.length, c.cut = size, ses.Length
 	s.toSession(c, ses)
 	s.copied = k.copied
 	s.give(c)
@@ -131,6 +134,7 @@ func (std *standard) egress(s *Switch, k *packetState) {
 			s.clearMetadata(c)
 			s.preserve(c, k, k.cloneList)
 			std.instanceType.set(c, instanceEgressClone)
+			c.cut = ses.Length
 			s.toSession(c, ses)
 			s.copied = k.copied
 			s.give(c)

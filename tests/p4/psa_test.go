@@ -11,7 +11,7 @@ import (
 
 // TestPSA runs the programs for PSA that have test files.
 func TestPSA(t *testing.T) {
-	for _, name := range []string{"paths", "externs"} {
+	for _, name := range []string{"paths", "externs", "sums"} {
 		t.Run(name, func(t *testing.T) {
 			prog := load(t, "testdata/psa/"+name+".json")
 			if prog.Arch() != "psa" {
