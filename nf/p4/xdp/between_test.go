@@ -57,11 +57,67 @@ func TestGenerationIsAsked(t *testing.T) {
 	})
 }
 
+// TestValueSetsBetween: a frame that asks a value set twice goes to the engine if its members change between.
+func TestValueSetsBetween(t *testing.T) {
+	turns := 0
+	w := newEditedTwin(t, askingOf(t, 2), func(m descriptors, code asm.Instructions) (to asm.Instructions) {
+		for i, ins := range code {
+			to = append(to, ins)
+			if ins.OpCode.JumpOp() == asm.JNE && ins.Dst == asm.R3 && ins.Src == asm.R4 && code[i-1].Src == asm.RFP && code[i-1].Offset == keyGeneration {
+				turns++ // behind the check of the generation
+				to = append(to, asm.LoadMapValue(asm.R3, m.values[0], 0), asm.LoadMem(asm.R4, asm.R3, 0, asm.DWord), asm.Add.Imm(asm.R4, 4), asm.StoreMem(asm.R3, 0, asm.R4, asm.DWord))
+			}
+		}
+		return to
+	})
+	if turns != 2 {
+		t.Fatalf("the program checks generations %d times", turns)
+	}
+	w.both(func(sw *p4.Switch) error { return sw.SetValueSet("vs", values(3)) })
+	w.frame(1, askingFrame(3, 9)) // asks once
+	w.frame(1, askingFrame(9, 3))
+	if w.kernel != 1 || w.engine["state s1: "+whyValues] != 1 {
+		t.Errorf("%d frames in the kernel, in the engine: %v", w.kernel, w.engine)
+	}
+}
+
 // padded is a frame of 64 bytes that begins with a key.
 func padded(key uint16) []byte {
 	b := make([]byte, 64)
 	binary.BigEndian.PutUint16(b, key)
 	return b
+}
+
+// TestChangesBetween: frames notice each change of a ternary table that they could see, also of an entry that is there before and behind it: else
+// a frame could meet an entry as it is behind a change, and not the entry with more priority that was inserted before.
+func TestChangesBetween(t *testing.T) {
+	entry := func(n uint64, mask uint64, priority int32) p4.Entry {
+		return p4.Entry{Key: []p4.Match{{Value: bigEndian(0x100), Mask: bigEndian(mask)}}, Priority: priority, Action: p4.Action{Name: "set", Args: [][]byte{bigEndian(n), bigEndian(n)}}}
+	}
+	w := newTwin(t, pairs(t, "ternary"))
+	h, err := w.sw.Insert("t", entry(1, 0xff00, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := w.x.tables[0]
+	generation := func() uint64 { return *m.masks.word(masksGeneration(&w.x.tree.Tables[0])) }
+	for _, c := range []struct {
+		name string
+		do   func() error
+	}{
+		{"insert", func() error { _, err := w.sw.Insert("t", entry(2, 0xffff, 2)); return err }},
+		{"modify", func() error { return w.sw.Modify("t", h, entry(3, 0, 0)) }},
+		{"delete", func() error { return w.sw.Delete("t", h) }},
+		{"insert what is hidden", func() error { _, err := w.sw.Insert("t", entry(2, 0xffff, 3)); return err }},
+	} {
+		before := generation()
+		if err := c.do(); err != nil {
+			t.Fatal(err)
+		}
+		if grown := generation() != before; grown == (c.name == "insert what is hidden") {
+			t.Errorf("%s: frames notice: %v", c.name, grown)
+		}
+	}
 }
 
 // TestDefaultBetween: a frame that has missed does not take a default entry that was not there yet when the frame looked for an entry. Else it

@@ -78,7 +78,7 @@ type descriptors struct {
 	multicast, lists, sets                                                    int // of copies
 	tables, slots, masks, hits, direct, counters, meters, registers           []int
 	entryMeters                                                               []int // by table
-	values                                                                    []int // by use of a value set
+	values                                                                    []int // by value set
 	members, actions, groups, blocks                                          []int // by action profile
 	defaultAt                                                                 []int
 }
@@ -126,7 +126,7 @@ func compile(p *ir.Program, opt *settings, m descriptors) (compiled, error) {
 	u := newUsage()
 	for range maxPasses {
 		e := &emitter{p: p, opt: opt, maps: m, u: u, next: u.more(), number: map[Reason]int{}, parts: newParts(),
-			queued: map[instance]bool{}, entered: map[place]bool{}, reasons: slices.Clone(opt.Reasons)}
+			queued: map[instance]bool{}, entered: map[place]bool{}, seen: map[int]int{}, reasons: slices.Clone(opt.Reasons)}
 		for n, r := range opt.Reasons {
 			e.number[r] = n
 		}

@@ -396,7 +396,7 @@ func dryMaps(p *ir.Program) descriptors {
 	}
 	n := len(p.Tables)
 	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, turn: 1, clock: 1, multicast: 1, lists: 1, sets: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
-		direct: ones(n), members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), counters: ones(len(p.Counters)), meters: ones(len(p.Meters)), entryMeters: ones(n), values: ones(len(usesOf(p)))}
+		direct: ones(n), members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), counters: ones(len(p.Counters)), meters: ones(len(p.Meters)), entryMeters: ones(n), values: ones(len(p.ValueSets))}
 	m.defaultAt, _ = placeDefaults(p)
 	return m
 }
@@ -554,8 +554,8 @@ func (m *descriptors) of(x *Executor) {
 		m.entryMeters = append(m.entryMeters, sharedFD(t.meters))
 	}
 	m.clock, m.turn, m.multicast, m.lists, m.sets = x.clock.m.FD(), sharedFD(x.turnWord), sharedFD(x.groups), sharedFD(x.lists), fd(x.sets)
-	for _, v := range x.uses {
-		m.values = append(m.values, sharedFD(v.mem))
+	for _, s := range x.vsets {
+		m.values = append(m.values, sharedFD(s.mem))
 	}
 	m.registers = make([]int, len(x.tree.Registers)) // without memory for what only passes whose code is thrown away use
 	for i, w := range x.registers {

@@ -34,7 +34,8 @@ import (
 //     written.
 //   - With ranges an entry is a record, too, which slots of bit vectors refer to (vectors.go).
 //   - Where a frame looks at several places for an entry (under several masks, or at several vectors), a generation tells it that
-//     entries came or went meanwhile: else it might see the second of two changes and not the first. Then it goes to the engine.
+//     entries came, went or changed meanwhile: else it might see the second of two changes and not the first. Then it goes to the engine.
+//     With masks the generation grows in front of each change, so that it grows between any two.
 //   - If an entry cannot be written (the map is full, or there are too many masks or ranges), one store stops the table, and frames that come to it go to the engine.
 
 // tableMaps holds the kernel's maps of a table.
@@ -256,10 +257,12 @@ func (x *Executor) putTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64, v
 	k := string(native(native(nil, uint64(n)), r.Key...))
 	list := m.sameness[k]
 	i, there := slices.BinarySearchFunc(list, rank, func(a ranked, rank uint64) int { return cmp.Compare(a.rank, rank) })
+	if i == 0 { // else frames see nothing of it
+		nextGeneration(m.masks, masksGeneration(t))
+	}
 	if there {
 		list[i].value = v
 	} else {
-		nextGeneration(m.masks, masksGeneration(t))
 		list = slices.Insert(list, i, ranked{rank, v})
 		m.sameness[k] = list
 		m.used[n]++
@@ -312,7 +315,9 @@ func (x *Executor) deleteTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64
 		if i < 0 {
 			break
 		}
-		nextGeneration(m.masks, masksGeneration(t))
+		if i == 0 {
+			nextGeneration(m.masks, masksGeneration(t))
+		}
 		list = slices.Delete(list, i, i+1)
 		if m.sameness[k] = list; len(list) == 0 {
 			delete(m.sameness, k)

@@ -196,6 +196,7 @@ type emitter struct {
 	states  []instance
 	queued  map[instance]bool
 	entered map[place]bool
+	seen    map[int]int // by value set + 1, the word with the generation that the frame has seen
 }
 
 // argument says where the arguments of an action are: in the entry at rEntry, or in data as constants.

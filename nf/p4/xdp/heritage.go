@@ -38,6 +38,9 @@ func markOf(p *ir.Program, s *settings, c *compiled, source []byte) mark {
 		kind, _ := sortOf(t)
 		b = fmt.Appendln(b, kind, t.KeyWords, entrySize(t), numbersOf(t, true))
 	}
+	for _, u := range usesOf(p) {
+		b = fmt.Appendln(b, u.of.ValueSet, u.shape)
+	}
 	return sha256.Sum256(b)
 }
 
@@ -88,7 +91,8 @@ type heritage struct {
 	rows     []map[string]uint32 // the numbers of the entries, by nameOf
 	full     []bool
 	defaults [][]byte
-	groups   []int // multicast groups that have replicas
+	groups   []int  // multicast groups that have replicas
+	members  []bool // value sets that have members
 }
 
 // inherit looks at the maps of a program. It returns nil if they are not those of the same program.
@@ -109,6 +113,11 @@ func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 				h.groups = append(h.groups, n)
 			}
 		}
+	}
+	uses := usesOf(p)
+	for n := range p.ValueSets {
+		mem := h.value("p4_values", n)
+		h.members = append(h.members, mem != nil && slices.ContainsFunc(uses, func(u use) bool { return u.of.ValueSet == n+1 && u.fits && hasMembers(mem, u.shape) }))
 	}
 	at, _ := placeDefaults(p)
 	for i := range p.Tables {
@@ -251,7 +260,7 @@ func (h *heritage) readRows(i int, t *ir.Table, rows map[string]uint32) {
 		shape, _ := vectorsOf(t)
 		half := halfOf(*mem.word(generationAt))
 		for n := range shape.size() {
-			if *mem.word(shape.live(half) + n/64)>>(n%64)&1 != 0 {
+			if inUse(mem, &shape, half, n) {
 				note(uint32(*mem.word(shape.numbers(half) + n)))
 			}
 		}
@@ -404,9 +413,14 @@ func (x *Executor) cell(table, row int) (at int, there bool) {
 // Inherits reports whether the Executor goes on with what another process's program has left (Options.Left).
 func (x *heir) Inherits() bool { return x.old != nil }
 
-// lacks reports whether a table or a multicast group of x is empty that is not in the program before, or a default entry is
+// lacks reports whether a table, a multicast group or a value set of x is empty that is not in the program before, or a default entry is
 // another one.
 func (h *heritage) lacks(x *Executor) bool {
+	for n, s := range x.vsets {
+		if h.members[n] && s.empty {
+			return true
+		}
+	}
 	if x.groups != nil && slices.ContainsFunc(h.groups, func(n int) bool { return *x.groups.half(n) == 0 }) {
 		return true
 	}

@@ -294,6 +294,46 @@ func TestSuccession(t *testing.T) {
 	ended(t, k)
 }
 
+// TestSuccessionOfValueSets: a program waits for the members of value sets that the one before had.
+func TestSuccessionOfValueSets(t *testing.T) {
+	requireKernel(t)
+	source := askingOf(t, 2)
+	const ms = clock.Time(1e6)
+	many := make([]uint64, maxValues+1)
+	for i := range many {
+		many[i] = uint64(i)
+	}
+	for _, had := range [][]uint64{{3, 5}, many} {
+		a := newSurvivor(t, source, nil)
+		if err := a.sw.SetValueSet("vs", values(had...)); err != nil {
+			t.Fatal(err)
+		}
+		s := newSurvivor(t, source, a)
+		k := &kernel{run: &running{x: s.x, waits: true}, waits: succession{on: true, changes: s.x.changes}}
+		at := func(now clock.Time, begun bool) {
+			t.Helper()
+			if k.wait(now); k.waits.begun != begun {
+				t.Errorf("of %d members: after %v it is attached: %v", len(had), now, k.waits.begun)
+			}
+		}
+		at(0, false)
+		at(100_000*ms, false)
+		if err := s.sw.SetValueSet("vs", values(7)); err != nil {
+			t.Fatal(err)
+		}
+		at(100_010*ms, false)
+		at(100_509*ms, false)
+		at(100_510*ms, true)
+		ended(t, k)
+	}
+	s := newSurvivor(t, source, newSurvivor(t, source, nil)) // without members
+	k := &kernel{run: &running{x: s.x, waits: true}, waits: succession{on: true, changes: s.x.changes}}
+	if k.wait(0); !k.waits.begun {
+		t.Error("it waits for members though none were there before")
+	}
+	ended(t, k)
+}
+
 // ended waits until a program is attached, to no interface, and takes it off.
 func ended(t *testing.T, k *kernel) {
 	t.Helper()

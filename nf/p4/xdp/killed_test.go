@@ -12,16 +12,16 @@ import (
 
 // killedAfter has a process end behind so many stores of a change, and returns how many it made. Go code does not go on behind the store; the
 // program in the kernel does.
-func killedAfter(v *vectors, stores int, change func() error) (made int, err error) {
+func killedAfter(hook *func(word int, x uint64), stores int, change func() error) (made int, err error) {
 	type killed struct{}
-	store := v.store
+	store := *hook
 	defer func() {
-		v.store = store
+		*hook = store
 		if x := recover(); x != nil && x != any(killed{}) {
 			panic(x)
 		}
 	}()
-	v.store = func(word int, x uint64) {
+	*hook = func(word int, x uint64) {
 		if made == stores {
 			panic(killed{})
 		}
@@ -33,10 +33,10 @@ func killedAfter(v *vectors, stores int, change func() error) (made int, err err
 
 // moments makes a change, and returns numbers of stores of which each may be the last one: those in front of and behind a store to the slots in
 // use and to the generation, at most 24, and those of the whole change.
-func moments(r random, v *vectors, change func() error) (at []int, err error) {
-	store, all := v.store, 0
-	defer func() { v.store = store }()
-	v.store = func(word int, x uint64) {
+func moments(r random, hook *func(word int, x uint64), v *vectors, change func() error) (at []int, err error) {
+	store, all := *hook, 0
+	defer func() { *hook = store }()
+	*hook = func(word int, x uint64) {
 		if word == generationAt || word >= v.live(0) && word < v.numbers(0) || word >= v.live(1) && word < v.numbers(1) {
 			at = append(at, all, all+1)
 		}
@@ -107,7 +107,7 @@ func TestKilledBetweenStores(t *testing.T) {
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
 			w, h := start()
-			at, err := moments(r, w.x.tables[0].vectors.vectors, func() error { return c.do(w, h) })
+			at, err := moments(r, &w.x.tables[0].vectors.store, w.x.tables[0].vectors.vectors, func() error { return c.do(w, h) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -120,7 +120,7 @@ func TestKilledBetweenStores(t *testing.T) {
 				before := 0
 				_ = w.sw.Entries("t", func(p4.Handle, p4.Entry) bool { before++; return true })
 				v := w.x.tables[0].vectors.vectors
-				_, _ = killedAfter(v, n, func() error { return c.do(w, h) })
+				_, _ = killedAfter(&v.store, n, func() error { return c.do(w, h) })
 				hits := uint64(7)
 				for i, key := range []uint16{0x180, 0x5000, 0x8208} { // in each of its pieces
 					outcome, _, out, _ := w.inKernel(1, padded(key))
@@ -186,42 +186,47 @@ func (w *twin) nextCounts(src []byte, e p4.Entry) (frames uint64, entries int) {
 	return c.Packets, entries
 }
 
-// TestKilledValueSet: of a process that is killed while it changes the members of a value set, frames see those before or after the change.
+// TestKilledValueSet: of a process that is killed while it changes the members of a value set, frames see those before or after the change at
+// all transitions, also when the members are as many as fit.
 func TestKilledValueSet(t *testing.T) {
-	set := func(w *twin, values ...uint64) error {
-		var all []p4.ValueMember
-		for _, v := range values {
-			all = append(all, p4.ValueMember{Value: bigEndian(v)})
-		}
-		return w.sw.SetValueSet("vs", all)
-	}
 	r := newRandom(t)
-	last := 0
-	w := newTwin(t, asking(t))
-	if err := set(w, 3, 5); err != nil {
-		t.Fatal(err)
-	}
-	at, err := moments(r, w.x.uses[0], func() error { return set(w, 7, 5) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range at {
-		w := newTwin(t, asking(t))
-		if err := set(w, 3, 5); err != nil {
+	for _, more := range []uint64{0, maxValues - 2} {
+		set := func(w *twin, all ...uint64) error {
+			for n := range more {
+				all = append(all, 1000+n)
+			}
+			return w.sw.SetValueSet("vs", values(all...))
+		}
+		start := func() *twin {
+			w := newTwin(t, askingOf(t, 2))
+			if err := set(w, 3, 5); err != nil {
+				t.Fatal(err)
+			}
+			return w
+		}
+		w := start()
+		s := w.x.vsets[0]
+		at, err := moments(r, &s.store, s.in[0], func() error { return set(w, 7, 5) })
+		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = killedAfter(w.x.uses[0], n, func() error { return set(w, 7, 5) })
-		var to [3]uint32
-		for i, key := range []uint16{3, 5, 7} {
-			_, to[i], _, _ = w.inKernel(1, padded(key))
+		last := 0
+		for _, n := range at {
+			w := start()
+			_, _ = killedAfter(&w.x.vsets[0].store, n, func() error { return set(w, 7, 5) })
+			var to [6]uint32
+			for i, key := range []uint16{3, 5, 7} {
+				_, to[i], _, _ = w.inKernel(1, askingFrame(key, 9))
+				_, to[3+i], _, _ = w.inKernel(1, askingFrame(9, key))
+			}
+			state := slices.Index([][6]uint32{{3, 3, 2, 3, 3, 2}, {2, 3, 3, 2, 3, 3}}, to)
+			if state < last {
+				t.Fatalf("killed behind %d of %d stores: keys 3, 5 and 7 go to ports %v", n, at[len(at)-1], to)
+			}
+			last = state
 		}
-		state := slices.Index([][3]uint32{{3, 3, 2}, {2, 3, 3}}, to)
-		if state < last {
-			t.Fatalf("killed behind %d of %d stores: keys 3, 5 and 7 go to ports %v", n, at[len(at)-1], to)
+		if last != 1 {
+			t.Error("behind all stores the change is not seen")
 		}
-		last = state
-	}
-	if last != 1 {
-		t.Error("behind all stores the change is not seen")
 	}
 }

@@ -303,7 +303,7 @@ func (g *parsing) choose(st *ir.State, s instance) {
 		c := &st.Cases[i]
 		next := g.fresh()
 		if c.ValueSet > 0 {
-			g.asks(st, c, next)
+			g.asks(c, next)
 			g.toState(s.next(c.Next))
 			g.label(next)
 			g.bringKey(key)

@@ -3,6 +3,7 @@ package xdp
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 )
 
 // Random programs, as values in the shape of p4c's JSON.
@@ -40,6 +41,7 @@ type author struct {
 	elements                []string
 	valueSets               arr
 	variable                string // header with a field of variable length
+	floods                  bool   // ingress sends frames to a multicast group, and egress is empty
 }
 
 func (a *author) id() int { a.ids++; return a.ids }
@@ -172,7 +174,8 @@ func (a *author) truth(depth int) any {
 
 func prim(op string, p ...any) obj { return obj{"op": op, "parameters": arr(p)} }
 
-const pruneID = 1 << 20
+// Numbers of the actions that calls run.
+const pruneID, floodID = 1 << 20, 1<<20 + 1
 
 var specField = field{"standard_metadata", "egress_spec", 9}
 
@@ -297,7 +300,12 @@ func (a *author) parser() obj {
 			}
 			if a.IntN(3) == 0 {
 				set := fmt.Sprintf("vs%d", len(a.valueSets))
-				a.valueSets = append(a.valueSets, obj{"name": set, "id": len(a.valueSets), "compressed_bitwidth": packed, "max_size": 16})
+				same := slices.IndexFunc(a.valueSets, func(v any) bool { return v.(obj)["compressed_bitwidth"] == packed })
+				if same >= 0 && a.IntN(2) == 0 {
+					set = a.valueSets[same].(obj)["name"].(string)
+				} else {
+					a.valueSets = append(a.valueSets, obj{"name": set, "id": len(a.valueSets), "compressed_bitwidth": packed, "max_size": 16})
+				}
 				c := obj{"type": "parse_vset", "value": set, "mask": nil, "next_state": next()}
 				if a.IntN(3) == 0 {
 					c["mask"] = fmt.Sprintf("0x%x", a.Uint64()&ones(min(packed, 63)))
@@ -377,11 +385,15 @@ func (a *author) table(name string, next any, names []string, ids []int) obj {
 
 func (a *author) pipeline(name string, tables int, names []string, ids []int) obj {
 	list, conds := arr{}, arr{}
-	if name == "egress" && a.IntN(3) == 0 {
+	if name == "egress" && (a.IntN(3) == 0 || a.floods) {
 		tables = 0 // so that the copies of a frame are equal
 	}
 	p := obj{"name": name}
 	var next any
+	if name == "ingress" && a.floods {
+		p["action_calls"] = arr{obj{"name": "flood", "id": 0, "action_id": floodID, "next_node": nil}}
+		next = "flood"
+	}
 	for i := tables - 1; i >= 0; i-- {
 		t := fmt.Sprintf("%s_t%d", name, i)
 		list = append(list, a.table(t, next, names, ids))
@@ -493,6 +505,10 @@ func (a *author) program() []byte {
 	var names []string
 	var ids []int
 	a.actions = append(a.actions, obj{"name": "prune", "id": pruneID, "runtime_data": arr{}, "primitives": arr{prim("mark_to_drop", obj{"type": "header", "value": "standard_metadata"})}})
+	if a.floods {
+		a.actions = append(a.actions, obj{"name": "flood", "id": floodID, "runtime_data": arr{},
+			"primitives": arr{prim("assign", fieldOf(field{"standard_metadata", "mcast_grp", 16}), hexs(uint64(1+a.IntN(3))))}})
+	}
 	for i := range 6 {
 		n, id := a.action(i)
 		names, ids = append(names, n), append(ids, id)

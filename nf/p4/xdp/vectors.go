@@ -58,6 +58,7 @@ type keyByte struct{ word, shift, bits int }
 type vectorsShape struct {
 	bytes []keyByte
 	words int // of a vector: a power of two
+	front int // words of others behind the generation
 }
 
 // Bounds of bit vectors.
@@ -71,7 +72,7 @@ const (
 
 func (s *vectorsShape) size() int            { return 64 * s.words }                       // slots
 func (s *vectorsShape) half() int            { return s.words + s.size() }                 // words of a half
-func (s *vectorsShape) live(half int) int    { return halvesAt + half*s.half() }           // word of the vector of slots in use
+func (s *vectorsShape) live(half int) int    { return halvesAt + s.front + half*s.half() } // word of the vector of slots in use
 func (s *vectorsShape) numbers(half int) int { return s.live(half) + s.words }             // word of the slots' records
 func (s *vectorsShape) vector(n, v int) int  { return s.live(2) + s.words*(256*n+v) }      // word of a vector
 func (s *vectorsShape) lowestAt() int        { return s.vector(len(s.bytes), 0) }          // word of the table of lowest
@@ -141,6 +142,11 @@ func (v *vectors) change(words map[int]uint64) {
 			v.grow(2)
 		}
 	}
+}
+
+// inUse reports whether a slot is in use.
+func inUse(mem *shared, s *vectorsShape, half, slot int) bool {
+	return *mem.word(s.live(half) + slot/64)>>(slot%64)&1 != 0
 }
 
 // show puts slots in use, and hides others.
@@ -323,13 +329,16 @@ func piecesOf(t *ir.Table, r *ir.Row) ([][]allowed, error) {
 	return all, nil
 }
 
-// piecesOfField returns the pieces of a field: of a value and a mask, or of a range, whose highest value is mask.
+// piecesOfField returns the pieces of a field: of a value and a mask, or of a range, whose highest value is mask. A range without numbers has none.
 func piecesOfField(bytes []keyByte, value, mask []uint64, isRange bool) [][]allowed {
 	var low, high []uint8
 	for _, b := range bytes {
 		low, high = append(low, uint8(value[b.word]>>b.shift)), append(high, uint8(mask[b.word]>>b.shift))
 	}
-	if isRange {
+	switch {
+	case isRange && slices.Compare(low, high) > 0:
+		return nil
+	case isRange:
 		return piecesOfRange(low, high)
 	}
 	var one []allowed
