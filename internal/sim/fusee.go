@@ -243,19 +243,26 @@ func (p *past) recall(client *fusee.Client, now clock.Time, o ycsb.Op) {
 	}
 	p.seen[o.Key] = true
 	done := p.rng.Float64() * float64(p.Past)
-	uses := p.poisson(done * math.Pow(float64(o.Rank+1), -p.Zipf) / p.zetan)
-	if p.Trace > 0 && done > float64(p.Trace) {
-		uses = max(uses, 1)
+	share := math.Pow(float64(o.Rank+1), -p.Zipf) / p.zetan
+	uses := 0
+	if trace := float64(p.Trace); trace > 0 && done > trace { // the key is in the trace
+		uses = min(int(done/trace)*max(p.poisson(trace*share), 1), mostUses)
+		done = math.Mod(done, trace)
 	}
+	uses += p.poisson(done * share)
 	at, ok := p.store.Place(fuseeKey(o.Key))
 	if uses == 0 || !ok {
 		return
 	}
-	others := p.Writes * float64(p.Clients-1)
+	writes := p.Writes
+	if p.Kind == fusee.Insert { // of other keys
+		writes = 0
+	}
+	others := writes * float64(p.Clients-1)
 	changed := func() bool { return p.rng.Float64() < others/(1+others) }
 	misses := 0
 	for range uses - 1 { // the first one is no miss
-		if p.rng.Float64() < p.Writes || changed() {
+		if p.rng.Float64() < writes || changed() {
 			misses++
 		}
 	}

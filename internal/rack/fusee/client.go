@@ -144,9 +144,9 @@ type Config struct {
 	Cut func(now clock.Time, session int, p Phase, i int) bool
 }
 
-// Fibers is how the sessions of a client share its thread. Nap and Late are those of onesided.Fibers. Read is the
-// thread's work for each post of a read, Write for each post of another operation.
-type Fibers struct{ Nap, Late, Read, Write time.Duration }
+// Fibers is how the sessions of a client share its thread. Nap and Late are those of onesided.Fibers. Post is the
+// thread's work for each post.
+type Fibers struct{ Nap, Late, Post time.Duration }
 
 // Stats are a client's totals.
 type Stats struct {
@@ -211,12 +211,7 @@ func NewClient(c Config) (*Client, error) {
 		x.Sessions = append(x.Sessions, newSession(x, i))
 	}
 	if f := c.Fibers; f.Nap > 0 {
-		x.Fibers = &onesided.Fibers{Nap: f.Nap, Late: f.Late, Work: func(i int) time.Duration {
-			if x.Sessions[i].res.Kind == Read {
-				return f.Read
-			}
-			return f.Write
-		}}
+		x.Fibers = &onesided.Fibers{Nap: f.Nap, Late: f.Late, Work: func(int) time.Duration { return f.Post }}
 	}
 	return x, nil
 }
