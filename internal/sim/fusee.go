@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 
 	"github.com/quillon/quillon/internal/rack/fusee"
 	"github.com/quillon/quillon/internal/rack/host"
@@ -27,8 +29,12 @@ type FuseeConfig struct {
 	Kind fusee.Kind
 	// Coroutines is how many operations a client has under way, by one queue pair; 0 = 1.
 	Coroutines int
-	// Library is how the clients work: Cache, MissRate, Blind, Fibers and FailAfter matter.
+	// Library is how the clients work: Cache, MissRate, Wide, Blind, Fibers and FailAfter matter.
 	Library fusee.Config
+	// Past is how many operations each Wide client does in the whole run, of which the window shows a part. When a client first asks for
+	// a key, its cache has the key as at a random moment of that run; 0: the cache is empty at first. After Trace operations a
+	// client repeats those that it did; 0 = it never does.
+	Past, Trace int
 }
 
 // FuseeMeasured is what the clients did in the window.
@@ -60,6 +66,8 @@ func (c *FuseeConfig) defaults() error {
 		return errors.New("sim: clients of FUSEE have 1 to 32768 operations under way in all")
 	case c.Box != "" && c.Store.Nodes != 1:
 		return errors.New("sim: a box is in front of one memory node: a store with a box has no other")
+	case c.Past < 0 || c.Trace < 0:
+		return errors.New("sim: clients of FUSEE have done no operations or some before, and repeat them after some")
 	case c.Kind > fusee.Delete:
 		return errors.New("sim: clients read, insert, update or delete")
 	}
@@ -95,6 +103,7 @@ type fuseeRun struct {
 	grants []fusee.Grant
 	next   uint64 // key that is inserted next
 	all    []*fusee.Client
+	zetan  float64 // sum of the keys' popularities
 	value  []byte
 	turn   uint64
 }
@@ -131,6 +140,9 @@ func (r *fuseeRun) fill() (err error) {
 		}
 	}
 	r.next = uint64(r.Keys) + 1
+	for k := range r.Keys {
+		r.zetan += math.Pow(float64(k+1), -r.Zipf)
+	}
 	return nil
 }
 
@@ -196,17 +208,84 @@ func (r *fuseeRun) thread(h *storeHost, k int) (host.App, error) {
 	c.Alloc = func(_ clock.Time, owner uint16, region, units int) (int, error) {
 		return r.store.Alloc(owner, region, units)
 	}
-	c.Next = func(clock.Time, int) (fusee.Op, bool) {
+	var client *fusee.Client
+	past := pastOf(r, uint64(h.first+k))
+	c.Next = func(now clock.Time, _ int) (fusee.Op, bool) {
 		if r.m.Full {
 			return fusee.Op{}, false
 		}
-		return r.op(h.gens[k].Next()), true
+		o := h.gens[k].Next()
+		past.recall(client, now, o)
+		return r.op(o), true
 	}
 	c.Done = r.done
 	client, err := fusee.NewClient(c)
 	r.all = append(r.all, client)
 	return client, err
 }
+
+// past is what a client has done before the window.
+type past struct {
+	*fuseeRun
+	seen map[uint64]bool // keys that the client has asked for in the window
+	rng  *rand.Rand
+}
+
+func pastOf(r *fuseeRun, client uint64) *past {
+	return &past{fuseeRun: r, seen: map[uint64]bool{}, rng: rand.New(rand.NewPCG(r.Seed, client|1<<32))}
+}
+
+// recall gives the client's cache what it knows about a key that the client asks for the first time in the window. The client has used the key as
+// often as the key's popularity says. Between two uses clients update the key as often as their number and the share of writes say.
+func (p *past) recall(client *fusee.Client, now clock.Time, o ycsb.Op) {
+	if p.Past == 0 || p.seen[o.Key] {
+		return
+	}
+	p.seen[o.Key] = true
+	done := p.rng.Float64() * float64(p.Past)
+	share := math.Pow(float64(o.Rank+1), -p.Zipf) / p.zetan
+	uses := 0
+	if trace := float64(p.Trace); trace > 0 && done > trace { // the key is in the trace
+		uses = min(int(done/trace)*max(p.poisson(trace*share), 1), mostUses)
+		done = math.Mod(done, trace)
+	}
+	uses += p.poisson(done * share)
+	at, ok := p.store.Place(fuseeKey(o.Key))
+	if uses == 0 || !ok {
+		return
+	}
+	writes := p.Writes
+	if p.Kind == fusee.Insert { // of other keys
+		writes = 0
+	}
+	others := writes * float64(p.Clients-1)
+	changed := func() bool { return p.rng.Float64() < others/(1+others) }
+	misses := 0
+	for range uses - 1 { // the first one is no miss
+		if p.rng.Float64() < writes || changed() {
+			misses++
+		}
+	}
+	if changed() {
+		at = at.Stale()
+	}
+	client.Remember(now, fuseeKey(o.Key), at, uses, misses)
+}
+
+// poisson draws a number with this mean; of a large one it takes the mean, and counts up to mostUses.
+func (p *past) poisson(mean float64) int {
+	if mean > 30 {
+		return min(int(mean), mostUses)
+	}
+	n, limit := 0, math.Exp(-mean)
+	for x := p.rng.Float64(); x > limit; x *= p.rng.Float64() {
+		n++
+	}
+	return n
+}
+
+// mostUses are enough for a key's share of misses.
+const mostUses = 200
 
 // op makes an operation of what the workload has.
 func (r *fuseeRun) op(o ycsb.Op) fusee.Op {

@@ -85,7 +85,7 @@ func TestFuseeBox(t *testing.T) {
 // wins or not, has a message more than one that has lost.
 func TestFuseeCoroutines(t *testing.T) {
 	c := FuseeConfig{Keys: 2000, Kind: fusee.Update, Coroutines: 2, Library: fusee.Config{Cache: -1, Blind: true}, StoreLoad: StoreLoad{Clients: 4, Hosts: 2, Writes: 0.5, Seed: 3}}
-	c.Library.Fibers = fusee.Fibers{Nap: 10 * time.Microsecond, Late: 50 * time.Microsecond, Read: time.Microsecond, Write: time.Microsecond}
+	c.Library.Fibers = fusee.Fibers{Nap: 10 * time.Microsecond, Late: 50 * time.Microsecond, Post: time.Microsecond}
 	a, b := fuseeRan(t, c), fuseeRan(t, c)
 	if a.Ops != b.Ops || a.Events != b.Events || a.Stats != b.Stats {
 		t.Errorf("%+v\n%+v", a, b)

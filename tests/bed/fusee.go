@@ -30,6 +30,7 @@ type Fusee struct {
 	// Kinds are how often operations of each kind are drawn; zero: 3, 4, 3, 2.
 	Kinds     [4]int
 	Cache     int // of a session, in keys; 0 = 1024
+	Wide      bool
 	Value     int // size of values; 0 = 8
 	FailAfter time.Duration
 	// Vanish: a node does not answer any more after so many operations; 0: none vanishes.
@@ -186,7 +187,7 @@ func (l *fuseeLoad) app(b *Bed, c *Client) (host.App, error) {
 	}
 	x := &fuseePlayer{keyLife: l.live(b, c), l: l}
 	cfg := fusee.Config{
-		Layout: l.Layout, Sessions: l.Sessions, ID: l.idOf(x.keyLife), CQ: c.CQ, FailAfter: l.FailAfter, Cache: l.Cache,
+		Layout: l.Layout, Sessions: l.Sessions, ID: l.idOf(x.keyLife), CQ: c.CQ, FailAfter: l.FailAfter, Cache: l.Cache, Wide: l.Wide,
 		Dial: func(_ clock.Time, session, node int) (*rnic.QP, fusee.Grant, error) { return l.dial(c, session, node) },
 		Alloc: func(_ clock.Time, owner uint16, region, units int) (int, error) {
 			return l.store.Alloc(owner, region, units)

@@ -18,6 +18,8 @@ var fusees = map[string]Fusee{
 	"few keys": {Keys: 2, Kinds: [4]int{1, 2, 2, 2}, Ops: 24},
 	"full":     {Keys: 60, Kinds: [4]int{1, 8, 1, 1}, Ops: 20},
 	"no cache": {Cache: -1},
+	"wide":     {Wide: true, Keys: 4, Ops: 24},
+	"wide one": {Wide: true, Keys: 4, Ops: 24, Layout: fusee.Layout{Nodes: 1}},
 	"anew":     {Layout: fusee.Layout{Nodes: 2, Replicas: 2, Blocks: 4}, FailAfter: 10 * time.Millisecond, Ops: 40, Keys: 6, Kinds: [4]int{1, 1, 4, 1}},
 	"of 300":   {Value: 300},
 }

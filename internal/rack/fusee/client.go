@@ -113,6 +113,11 @@ type Config struct {
 	// MissRate is a share of the uses of a cached key: if more of them found the slot changed, the key's
 	// object is not read together with the slot; 0 = 0.1.
 	MissRate float64
+	// Wide clients use the cache as the public code does. All sessions share one cache. Reads, updates and deletions
+	// of a key that the cache has read its object together with both buckets: if the slot has changed, the buckets are
+	// there already, and a stale entry costs no round trip. MissRate says when the object is not read, and the client's
+	// own update counts as a use that found the slot changed.
+	Wide bool
 	// Blind insertions do not check whether another client inserts the same key. They make their word
 	// permanent at once, as the public code does. The workload must make sure that no other client inserts
 	// the key.
@@ -139,9 +144,9 @@ type Config struct {
 	Cut func(now clock.Time, session int, p Phase, i int) bool
 }
 
-// Fibers is how the sessions of a client share its thread. Nap and Late are those of onesided.Fibers. Read is the
-// thread's work for each post of a read, Write for each post of another operation.
-type Fibers struct{ Nap, Late, Read, Write time.Duration }
+// Fibers is how the sessions of a client share its thread. Nap and Late are those of onesided.Fibers. Post is the
+// thread's work for each post.
+type Fibers struct{ Nap, Late, Post time.Duration }
 
 // Stats are a client's totals.
 type Stats struct {
@@ -173,6 +178,7 @@ type Client struct {
 	onesided.Loop[*session]
 	cfg   Config
 	stats Stats
+	cache cache // of Wide clients
 	err   error // the geometry does not fit: no session works
 }
 
@@ -197,16 +203,15 @@ func NewClient(c Config) (*Client, error) {
 	}
 	x := &Client{cfg: c}
 	x.CQ, x.Totals = c.CQ, &x.stats.Totals
+	if c.Wide {
+		x.cache.init(c.Cache)
+		x.cache.counts = true
+	}
 	for i := range c.Sessions {
 		x.Sessions = append(x.Sessions, newSession(x, i))
 	}
 	if f := c.Fibers; f.Nap > 0 {
-		x.Fibers = &onesided.Fibers{Nap: f.Nap, Late: f.Late, Work: func(i int) time.Duration {
-			if x.Sessions[i].res.Kind == Read {
-				return f.Read
-			}
-			return f.Write
-		}}
+		x.Fibers = &onesided.Fibers{Nap: f.Nap, Late: f.Late, Work: func(int) time.Duration { return f.Post }}
 	}
 	return x, nil
 }

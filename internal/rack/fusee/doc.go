@@ -8,6 +8,7 @@
 //	insert  as an update of a free slot, tentatively; READ buckets again; then for good
 //	delete  as an update whose word says that the slot is free; its object is the log
 //
+// A Wide client's reads, updates and deletions READ the object of a cached slot together with both buckets.
 // With one replica the backups' CASes and the WRITE of the old word are left out.
 //
 // The index is RACE hashing's: subtables of bucket groups, two main buckets and an overflow

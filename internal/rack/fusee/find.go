@@ -65,6 +65,58 @@ func (s lookup) askFind(now clock.Time) bool {
 		s.buckets[i] = s.Take(combined)
 		s.Ask(rnic.OpRead, ring[0], s.indexOf(ring[0]), s.h.sub*s.l.subtableSize()+at, s.buckets[i])
 	}
+	s.both = false
+	if k := s.remembered(now); k != nil {
+		s.both, s.entries = true, append(s.entries[:0], entry{pos: k.pos, w: k.w})
+		return s.askKeys()
+	}
+	return true
+}
+
+// remembered returns the entry of a Wide client's cache whose object is read beside the buckets; nil: none is.
+func (s lookup) remembered(now clock.Time) *known {
+	if !s.c.cfg.Wide || s.res.Kind == Insert || s.tries > 0 {
+		return nil
+	}
+	if k := s.cache.get(s.res.Key); k != nil && s.trusted(now, k) {
+		return k
+	}
+	return nil
+}
+
+// trusted reports whether the object of a cached slot may be read beside the slot: the slot does not change too often,
+// and its word is not so old that the object's memory may have been reused.
+func (s lookup) trusted(now clock.Time, k *known) bool {
+	return float64(k.misses) <= s.c.cfg.MissRate*float64(k.uses) && now.Sub(k.at) <= s.c.cfg.FailAfter/2
+}
+
+// bothDone takes the object that was read beside the buckets, if its slot has not changed; false: it has.
+func (s lookup) bothDone(now clock.Time) bool {
+	e := &s.entries[0]
+	w := slot(0)
+	for b, at := range s.h.bucket {
+		if off := 8*e.pos - at; off >= 0 && off < combined {
+			w = slot(le.Uint64(s.buckets[b][off:]))
+		}
+	}
+	if w != e.w {
+		s.c.stats.Stale++
+		return false
+	}
+	s.c.stats.Hits++
+	k := s.cache.get(s.res.Key)
+	if k == nil { // another session's key has its place
+		s.keysDone(now)
+		return true
+	}
+	if s.res.Kind != Read { // put counts reads
+		k.uses++
+	}
+	if o, ok := getObject(e.buf); ok && !bytes.Equal(o.key, s.res.Key) {
+		*k = known{} // another key has the same hash
+		return false
+	}
+	s.keysDone(now)
 	return true
 }
 
@@ -72,6 +124,12 @@ func (s lookup) askFind(now clock.Time) bool {
 func (s lookup) findDone(now clock.Time) {
 	s.written = s.has
 	s.cached = false
+	if s.both {
+		s.both = false
+		if s.bothDone(now) {
+			return
+		}
+	}
 	s.entries = s.entries[:0]
 	for b, at := range s.h.bucket {
 		for i := range s.cells[b] {
@@ -245,7 +303,11 @@ func (s lookup) hole() (pos int, w slot, ok bool) {
 }
 
 // cache remembers slots by key. Keys whose hashes have the same place replace each other.
-type cache struct{ of []known }
+type cache struct {
+	of []known
+	// counts: put counts a use, and a miss if the word is another one.
+	counts bool
+}
 
 // known is a slot as it was read. uses and misses count uses of the key.
 type known struct {
@@ -282,7 +344,33 @@ func (c *cache) put(key []byte, pos int, w slot, at clock.Time) {
 	if k.sum != h {
 		*k = known{sum: h}
 	}
+	if c.counts {
+		if k.w != 0 && k.w != w {
+			k.misses++
+		}
+		k.uses++
+	}
 	k.pos, k.w, k.at = pos, w, at
+}
+
+// Place is where a key's slot is, and the slot's word.
+type Place struct {
+	pos int
+	w   slot
+}
+
+// Stale returns the Place as a cache has it after the slot has changed.
+func (p Place) Stale() Place {
+	p.w ^= 0xFF // the fingerprint
+	return p
+}
+
+// Remember makes the cache of a Wide client what it is after so many uses of a key, of which misses found the slot changed.
+func (c *Client) Remember(now clock.Time, key []byte, p Place, uses, misses int) {
+	if len(c.cache.of) > 0 {
+		h := sum64(key)
+		c.cache.of[h%uint64(len(c.cache.of))] = known{sum: h, pos: p.pos, w: p.w, at: now, uses: uint32(uses), misses: uint32(misses)}
+	}
 }
 
 // askCached asks for the slot that the cache has, and for its object at the same time, unless the slot
@@ -296,7 +384,7 @@ func (s lookup) askCached(now clock.Time) bool {
 	s.readAt = now
 	s.Ask(rnic.OpRead, ring[0], s.indexOf(ring[0]), s.h.sub*s.l.subtableSize()+8*k.pos, s.Words[0][:])
 	s.entries = append(s.entries[:0], entry{pos: k.pos, w: k.w})
-	s.both = float64(k.misses) <= s.c.cfg.MissRate*float64(k.uses) && now.Sub(k.at) <= s.c.cfg.FailAfter/2
+	s.both = s.trusted(now, k)
 	return !s.both || s.askKeys()
 }
 

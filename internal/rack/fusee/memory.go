@@ -189,6 +189,28 @@ func (c Cluster) Give(owner uint16, region, block int) {
 	}
 }
 
+// Place returns where the slot of a key is; false: the key does not exist.
+func (c Cluster) Place(key []byte) (Place, bool) {
+	l := c.layout()
+	h := l.hash(key)
+	first := c[h.sub%l.Nodes]
+	for _, at := range h.bucket {
+		for i := range 2 * bucketSlots {
+			p := slotPos(at, i)
+			w := slot(le.Uint64(first.slotAt(h.sub, p)))
+			if w.free() || w.fp() != h.fp {
+				continue
+			}
+			if b, ok := first.objectAt(w.at(), w.units()*l.Unit); ok {
+				if o, ok := getObject(b); ok && bytes.Equal(o.key, key) {
+					return Place{p, w}, true
+				}
+			}
+		}
+	}
+	return Place{}, false
+}
+
 // Filler inserts keys with the nodes' host processors, before clients come.
 type Filler struct {
 	c     Cluster

@@ -67,7 +67,7 @@ type session struct {
 	find
 	round
 	rec   recovery
-	cache cache
+	cache *cache
 }
 
 // piece is memory for an object.
@@ -79,7 +79,10 @@ func newSession(c *Client, i int) *session {
 		Session: onesided.NewSession(i, l.Nodes, maxWords), c: c, l: l, id: c.cfg.ID + uint16(i), grants: make([]Grant, l.Nodes), downAt: make([]clock.Time, l.Nodes),
 		alive: 1<<l.Nodes - 1, turn: i,
 	}
-	s.cache.init(c.cfg.Cache)
+	if s.cache = &c.cache; !c.cfg.Wide {
+		s.cache = new(cache)
+		s.cache.init(c.cfg.Cache)
+	}
 	return s
 }
 
@@ -145,7 +148,7 @@ func (s *session) start(now clock.Time) {
 	case k == Recover:
 		s.rec = recovery{dead: s.res.Dead}
 		s.do(now, stepBlocks)
-	case k == Read && s.tries == 0 && s.cache.get(s.res.Key) != nil:
+	case k == Read && s.tries == 0 && !s.c.cfg.Wide && s.cache.get(s.res.Key) != nil:
 		s.do(now, stepCached)
 	case k == Read:
 		s.do(now, stepFind)

@@ -101,7 +101,7 @@ func throughputs() []*Figure {
 			},
 		},
 		{
-			ID: "2.10", data: "2.10", usual: sevenHosts.usual(), takes: takesStore, inputs: []reason{fuseeInput()}, causes: slices.Concat(cloverCauses, fuseeCauses), overThreads: true, jobs: withFUSEE(throughput(0), fuseeOf(0)), lacks: fuseeLacks,
+			ID: "2.10", data: "2.10", usual: sevenHosts.usual(), takes: takesStore, causes: slices.Concat(cloverCauses, fuseeCauses), overThreads: true, jobs: withFUSEE(throughput(0), fuseeOf(0)), lacks: fuseeLacks,
 			ratios: []ratio{
 				{"392 threads, read+write steering over default", ref{0, nameReadWrite, 392}, ref{0, nameDefault, 392}},
 				overFUSEE,
@@ -141,7 +141,7 @@ func throughputs() []*Figure {
 			},
 		},
 		{
-			ID: "2.13", data: "2.13", usual: sevenHosts.usual(), takes: takesStore, inputs: []reason{fuseeInput()}, causes: slices.Concat(cloverCauses, fuseeCauses), overThreads: true, jobs: withFUSEE(throughput(1), fuseeOf(1)), lacks: fuseeLacks,
+			ID: "2.13", data: "2.13", usual: sevenHosts.usual(), takes: takesStore, inputs: fuseeInputs(), causes: slices.Concat(cloverCauses, fuseeCauses), overThreads: true, jobs: withFUSEE(throughput(1), fuseeOf(1)), lacks: fuseeLacks,
 			ratios: []ratio{
 				{"280 threads, write steering over default", ref{0, nameWrite, 280}, ref{0, nameDefault, 280}},
 				{"392 threads, write steering over default", ref{0, nameWrite, 392}, ref{0, nameDefault, 392}},

@@ -79,6 +79,10 @@ func TestCauseOff(t *testing.T) {
 		{id: "2.10", cause: causeLone, series: nameFUSEE, x: 16},
 		{id: "3.9", cause: causeLone, series: nameFUSEE, x: 8},
 		{id: "3.9", cause: causePunctual, series: nameFUSEE, x: 8},
+		{id: "3.9", cause: causeUncached, series: nameFUSEE, x: 8},
+		{id: "2.10", cause: causeUncached, series: nameFUSEE, x: 16},
+		{id: "2.11", cause: causeSlack, series: nameFUSEE, x: 8},
+		{id: "3.11", cause: causeSlack, series: nameFUSEE, x: 16},
 	} {
 		fs, err := Find(x.id)
 		if err != nil {

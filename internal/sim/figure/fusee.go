@@ -9,37 +9,60 @@ import (
 
 const nameFUSEE = "FUSEE"
 
-// fuseeRack is a run like the published ones: one memory node and no replicas. Clients read buckets and object one after the other, have no cache, and insert and update as the public code does. Where
-// nothing is published about values, a value fits into one unit of 256 bytes, as in the public server.
+// fuseeRack is a run like the published ones: one memory node and no replicas. Clients insert and update as the public code does, and have its cache (src/client.cc:
+// use_cache, miss_rate_threash). Objects fill a unit of 256 bytes, which is written and read whole.
 func fuseeRack() sim.FuseeConfig {
-	return sim.FuseeConfig{Store: fusee.Layout{Unit: 256}, Library: fusee.Config{Cache: -1, Blind: true, Eager: true}, StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 8, Zipf: 0.99}}
+	return sim.FuseeConfig{
+		Store: fusee.Layout{Unit: 256}, Library: fusee.Config{Cache: fuseeCached, Wide: true, Blind: true, Eager: true}, Trace: fuseeTrace, Value: fuseeValue,
+		StoreLoad: sim.StoreLoad{Hosts: 8, Clients: 8, Zipf: textZipf},
+	}
 }
 
-// Times of a run of few clients, which do few operations a millisecond.
+const (
+	// fuseeValue is what is left of 256 bytes for a value.
+	fuseeValue = 208
+	// fuseeCached is more keys than a client asks for in a window.
+	fuseeCached = 4096
+	// fuseeTrace is how many operations a thread takes from its file, and repeats (ycsb-test/ycsb_test.cc). It does so for
+	// fuseeTime (src/kv_utils.cc).
+	fuseeTrace = 100_000
+	fuseeTime  = 10 * time.Second
+)
+
+// Times of a run of few clients, which do few operations a millisecond, and of one of many, whose first operations end after a millisecond.
 const (
 	fewWarmup   = time.Millisecond
-	fewMeasured = 10 * time.Millisecond
+	fewMeasured = 40 * time.Millisecond
+	manyWarmup  = 1500 * time.Microsecond
 )
 
 // Causes of deviations of FUSEE's curves.
 const (
 	// causeLone gives clients one operation at a time, which never sleep and have no time of their own.
 	causeLone = "lone-operations"
-	// causePunctual has threads that sleep woken in time.
+	// causePunctual has threads that sleep woken in time, causeSlack as late as Linux' timer slack alone makes them.
 	causePunctual = "punctual-threads"
+	causeSlack    = "slack"
+	// causeUncached takes the clients' cache away, as the texts have it: reads of two posts, updates of three.
+	causeUncached = "no-cache"
 )
 
-var fuseeCauses = []string{causeLone, causePunctual}
+var fuseeCauses = []string{causeLone, causePunctual, causeSlack, causeUncached}
 
-// fuseeInput is the point of 64 clients, of figures that only read or only update.
-func fuseeInput() reason { return reason{series: nameFUSEE, from: 64, to: 64, text: fuseeOwnTime} }
+// fuseeInputs are the points from which times of a client's thread come.
+func fuseeInputs() []reason {
+	return []reason{
+		{series: nameFUSEE, from: 8, to: 8, text: "how late a thread of FUSEE's clients wakes comes from this point"},
+		{series: nameFUSEE, from: 64, to: 64, text: "the time of a FUSEE client's thread for a post comes from this point"},
+	}
+}
 
 // fuseeFibers are the clients of the public code (src/client.h): a coroutine sleeps 10 us before it looks for its
-// completion. Linux wakes a thread that sleeps 50 us late (timer slack, prctl(2)). The thread's own time is from two
-// points, which are inputs: 64 clients that only read (5.32 us an operation of two posts) and only update (10.33 us, three).
-var fuseeFibers = fusee.Fibers{Nap: 10 * time.Microsecond, Late: 50 * time.Microsecond, Read: 2660 * time.Nanosecond, Write: 3440 * time.Nanosecond}
+// completion. Late and Post are from two points of figure 2.13, which are inputs: an update of three posts takes 265 us with 8
+// clients, and 10.3 us of the thread with 64. Of Late 50 us are Linux' timer slack (prctl(2)).
+var fuseeFibers = fusee.Fibers{Nap: 10 * time.Microsecond, Late: 75 * time.Microsecond, Post: 3440 * time.Nanosecond}
 
-const fuseeOwnTime = "the time of a client's thread comes from this point"
+const timerSlack = 50 * time.Microsecond
 
 // fuseeCoroutines makes clients those of the published runs: each has as many operations under way as its host has
 // clients (fuse_orchestrator.py, num_coroutines). There are at most 32768 in all, four times as many as in the largest
@@ -49,8 +72,19 @@ func fuseeCoroutines(c *sim.FuseeConfig, cause string) {
 		return
 	}
 	c.Coroutines, c.Library.Fibers = max(min(c.Clients/c.Hosts, 1<<15/c.Clients), 1), fuseeFibers
-	if cause == causePunctual {
+	switch cause {
+	case causePunctual:
 		c.Library.Fibers.Late = 0
+	case causeSlack:
+		c.Library.Fibers.Late = timerSlack
+	}
+	c.Past = c.Coroutines * int(fuseeTime/(2*(fuseeFibers.Nap+fuseeFibers.Late))) // two posts an operation; with many clients it is more, and all are repetitions
+}
+
+// fuseeUncached takes the cache away if that is the cause.
+func fuseeUncached(c *sim.FuseeConfig, cause string) {
+	if cause == causeUncached {
+		c.Library.Cache, c.Library.Wide = -1, false
 	}
 }
 
@@ -61,7 +95,7 @@ const fuseeKeys = 100_000
 func fuseeOf(writes float64) func(par Params, clients int) sim.FuseeConfig {
 	return func(par Params, clients int) sim.FuseeConfig {
 		c := fuseeRack()
-		c.Keys, c.Value, c.Clients, c.Writes, c.Kind, c.Zipf = fuseeKeys, 128, clients, writes, fusee.Update, textZipf
+		c.Keys, c.Clients, c.Writes, c.Kind = fuseeKeys, clients, writes, fusee.Update
 		if par.Keys != 0 {
 			c.Keys = par.Keys
 		}
@@ -75,8 +109,12 @@ func fuseeOf(writes float64) func(par Params, clients int) sim.FuseeConfig {
 			c.Hosts = par.Hosts
 		}
 		fuseeCoroutines(&c, par.Cause)
-		if clients <= 32 {
+		fuseeUncached(&c, par.Cause)
+		switch {
+		case clients <= 32:
 			c.Warmup, c.Measure = fewWarmup, fewMeasured
+		case clients > 64: // operations wait for a millisecond at the memory node's link
+			c.Warmup = manyWarmup
 		}
 		return c
 	}
@@ -112,8 +150,12 @@ func withFUSEE(others func(*Published, Params) ([]job, error), config func(par P
 	}
 }
 
+// fuseeSync are calls that wait for their completion (micro-test/latency_test.cc). The time for a post is from 3.13's read, one post
+// of 5.02 us; that read is input.
+var fuseeSync = fusee.Fibers{Nap: 100 * time.Nanosecond, Post: 2100 * time.Nanosecond}
+
 // withFUSEEsLatency adds to the jobs of figure 3.13's other curves one job for both of FUSEE's, which do not
-// depend on how full a table is.
+// depend on how full a table is: one client, which reads the keys that it has inserted.
 func withFUSEEsLatency(others func(*Published, Params) ([]job, error)) func(*Published, Params) ([]job, error) {
 	return func(p *Published, par Params) ([]job, error) {
 		jobs, err := others(p, par)
@@ -121,8 +163,13 @@ func withFUSEEsLatency(others func(*Published, Params) ([]job, error)) func(*Pub
 			return nil, err
 		}
 		c := fuseeRack()
-		c.Keys, c.Value, c.Writes, c.Kind = fuseeKeys, 4, 0.5, fusee.Insert
-		c.Warmup, c.Measure = fewWarmup, fewMeasured
+		c.Keys, c.Hosts, c.Clients, c.Writes, c.Kind = fuseeKeys, 1, 1, 0.5, fusee.Insert
+		c.Past, c.Trace, c.Library.Fibers = fuseeTrace, 1, fuseeSync
+		if par.Cause == causeLone {
+			c.Library.Fibers = fusee.Fibers{}
+		}
+		fuseeUncached(&c, par.Cause)
+		c.Warmup, c.Measure = time.Millisecond, 10*time.Millisecond
 		return append(jobs, storeJob(par, nameFUSEE, c, sim.Fusee, func(m *sim.FuseeMeasured) []Value {
 			var vs []Value
 			for _, x := range []float64{10, 90} {

@@ -127,7 +127,7 @@ func rcuckoos() []*Figure {
 			ratios: []ratio{{"64 locks a message, one lock for all over 4 rows a lock", ref{0, "64 locks per message", 512}, ref{0, "64 locks per message", 4}}},
 		},
 		{
-			ID: "3.9", data: "3.9", takes: takesNIC, inputs: []reason{{series: own, from: 10, to: 10, text: cuckooOwnTime}, fuseeInput()}, causes: slices.Concat(cuckooReadCauses, fuseeCauses), jobs: withFUSEE(cuckooClients(own, 0, 0.99), fuseeOf(0)), lacks: []string{cuckooLess, others},
+			ID: "3.9", data: "3.9", takes: takesNIC, inputs: []reason{{series: own, from: 10, to: 10, text: cuckooOwnTime}}, causes: slices.Concat(cuckooReadCauses, fuseeCauses), jobs: withFUSEE(cuckooClients(own, 0, 0.99), fuseeOf(0)), lacks: []string{cuckooLess, others},
 			ratios: []ratio{{"320 clients over 80", ref{0, own, 320}, ref{0, own, 80}}},
 		},
 		{
@@ -147,7 +147,7 @@ func rcuckoos() []*Figure {
 			},
 		},
 		{
-			ID: "3.13", data: "3.13", takes: takesNIC, causes: cuckooReadCauses, jobs: withFUSEEsLatency(cuckooPerFill(8, false, "RCuckoo insert", "RCuckoo read", func(m *sim.RCuckooMeasured) (float64, float64) { return m.Write.P50, m.Read.P50 })),
+			ID: "3.13", data: "3.13", takes: takesNIC, inputs: []reason{{series: "fusee read", text: "the time for a post of FUSEE's calls that wait comes from fusee read"}}, causes: slices.Concat(cuckooReadCauses, []string{causeLone, causeUncached}), jobs: withFUSEEsLatency(cuckooPerFill(8, false, "RCuckoo insert", "RCuckoo read", func(m *sim.RCuckooMeasured) (float64, float64) { return m.Write.P50, m.Read.P50 })),
 			lacks:  []string{cuckooLess, others, "lightly loaded: 8 clients"},
 			ratios: []ratio{{"insertion, 90 % full over 10 %", ref{0, "RCuckoo insert", 90}, ref{0, "RCuckoo insert", 10}}},
 		},
