@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,11 +29,13 @@ type Journals struct {
 	boot  func() ([]byte, error)
 	sync  func(*os.File) error
 	open  map[string]*Journal
+	// patience is journalPatience, less in tests.
+	patience time.Duration
 }
 
 // NewJournals returns the journals at path. With mkdir the directory of path is made when the first one is opened.
 func NewJournals(path string, mkdir bool) *Journals {
-	return &Journals{path: path, mkdir: mkdir, boot: bootID, sync: func(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }, open: map[string]*Journal{}}
+	return &Journals{path: path, mkdir: mkdir, boot: bootID, sync: func(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }, open: map[string]*Journal{}, patience: journalPatience}
 }
 
 // bootID returns the number of this boot of the machine. Containers of one machine have the same one.
@@ -66,11 +68,17 @@ func (s *Journals) Open(app string, slots int, arrange journal.Arrange) (journal
 	return j, nil
 }
 
-// Close writes what is not written yet, and closes the files. No app may use its journal any more.
+// Close writes what is not written yet, and closes the files. No app may use its journal any more. All journals are written at the
+// same time, and Close waits for them for patience in all.
 func (s *Journals) Close() error {
+	over, stop := context.WithTimeout(context.Background(), s.patience)
+	defer stop()
+	for _, j := range s.open {
+		close(j.end)
+	}
 	var errs []error
 	for _, j := range s.open {
-		errs = append(errs, j.close())
+		errs = append(errs, j.ended(over, s.patience))
 	}
 	clear(s.open)
 	return errors.Join(errs...)
@@ -85,16 +93,15 @@ func (s *Journals) Close() error {
 // the old slot or the new one.
 type Journal struct {
 	app   string
+	path  string
 	f     *os.File
 	head  func(slots int) []byte
 	parts atomic.Pointer[[]*journalPart]
 	bell  chan struct{}
 	end   chan struct{}
-	done  sync.WaitGroup
+	done  chan struct{} // closed behind the last write
 	why   atomic.Pointer[error]
 	sync  func() error // fdatasync
-	// patience is journalPatience, less in tests.
-	patience time.Duration
 }
 
 // journalSlot is a slot in memory. Its app stores, and the journal's goroutine reads: seq is odd while the app stores.
@@ -254,7 +261,7 @@ func (s *Journals) start(path, app string, slots int, arrange journal.Arrange) (
 			_ = f.Close()
 		}
 	}()
-	j := &Journal{app: app, f: f, head: func(n int) []byte { return journalHeadOf(boot, n, app) }, bell: make(chan struct{}, 1), end: make(chan struct{}), patience: journalPatience}
+	j := &Journal{app: app, path: path, f: f, head: func(n int) []byte { return journalHeadOf(boot, n, app) }, bell: make(chan struct{}, 1), end: make(chan struct{}), done: make(chan struct{})}
 	j.parts.Store(&[]*journalPart{newPart(0, slots)})
 	left, head, err := readJournal(f, app)
 	if err != nil {
@@ -291,7 +298,7 @@ func (s *Journals) start(path, app string, slots int, arrange journal.Arrange) (
 		j.take(all)
 	}
 	j.sync = func() error { return s.sync(j.f) }
-	j.done.Go(j.write)
+	go j.write()
 	return j, nil
 }
 
@@ -452,6 +459,7 @@ func (j *Journal) Err() error {
 // write writes what has changed, until the journal is closed. Entries that were dropped wait for journalLazy or the next
 // entry that is kept.
 func (j *Journal) write() {
+	defer close(j.done)
 	t := time.NewTicker(journalLazy)
 	defer t.Stop()
 	for {
@@ -536,17 +544,16 @@ func (s *journalSlot) read() (e journal.Entry, seq uint64, ok bool) {
 // journalPatience is how long the end of a process waits for a disk that does not answer.
 const journalPatience = 5 * time.Second
 
-func (j *Journal) close() error {
-	close(j.end)
-	done := make(chan struct{})
-	go func() {
-		j.done.Wait()
-		close(done)
-	}()
+// ended waits until everything is written, and closes the file. It returns an error when over ends first, which is patience long.
+func (j *Journal) ended(over context.Context, patience time.Duration) error {
 	select {
-	case <-done:
-		return errors.Join(j.Err(), j.f.Close())
-	case <-time.After(j.patience):
-		return fmt.Errorf("%s: the disk has not written for %v: what it has of the journal is not known", j.f.Name(), j.patience)
+	case <-j.done:
+	case <-over.Done():
+		select {
+		case <-j.done:
+		default:
+			return fmt.Errorf("%s: the disk has not written for %v: what it has of the journal is not known", j.path, patience)
+		}
 	}
+	return errors.Join(j.Err(), j.f.Close())
 }

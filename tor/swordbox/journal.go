@@ -38,7 +38,7 @@ func (s *shared) openJournal(env graph.Env) (err error) {
 		return nil
 	}
 	m.journal, err = env.Journal(m.places*m.conns, func(left []journal.Entry, lost bool) (map[int]journal.Entry, error) {
-		if (lost || geometryIn(m.b) == geometry{}) && len(left) > 0 { // or the state is lost without a reboot
+		if g := geometryIn(m.b); lost && g != (geometry{}) || g == (geometry{}) && len(left) > 0 { // or the state is lost without a reboot
 			if err := s.mourn(left); err != nil {
 				return nil, err
 			}
@@ -59,18 +59,16 @@ func (s *shared) openJournal(env graph.Env) (err error) {
 }
 
 // mourn puts connections on record that were bound in an earlier boot, without what was known of them. Connections that
-// memory on a disk still names are on record already.
+// memory on a disk still names are on record already, but what that says of their PSNs may be older than what was sent.
 func (s *shared) mourn(all []journal.Entry) error {
 	m := &s.mem
-	g := geometryIn(m.b)
-	if g == (geometry{}) {
-		g = m.geometry
-		le.PutUint32(m.b[8:], layout())
-		le.PutUint32(m.b[12:], uint32(g.conns))
-		le.PutUint32(m.b[16:], uint32(g.window))
-		le.PutUint32(m.b[20:], uint32(g.places))
-		m.epoch.Put(m.b[epochAt:])
-		le.PutUint64(m.b, memMagic)
+	if g := geometryIn(m.b); g != (geometry{}) && g != m.geometry { // also that of a start that had no room for all
+		m.fit(g)
+	}
+	m.begin()
+	g := m.geometry
+	for k := range g.places * g.conns {
+		le.PutUint32(recordIn(m.b, g, 0, k)[unaAt:], 0)
 	}
 	m.reboot = true
 	for _, e := range all {
@@ -164,32 +162,104 @@ func (l *ledger) unjournal(f *flow) {
 	}
 }
 
-// oldestAgain reports whether request PSN psn of the lost flow f is the client's oldest one without an answer. The flow
-// does not know it when only the journal named the connection. A NAK acknowledges all requests before its own, and
+// byJournal reports whether only the journal named the lost flow f, so that none of its PSNs is known. Anybody can make up requests
+// in its client's name. What comes from there therefore does not end it: not what looks as a new connection's, nor a silence
+// after some requests, nor that the client was told. The server's word ends it (askLost), or the want of places (see isOver).
+func (l *ledger) byJournal(f *flow) bool {
+	return f.bound && l.records != nil && le.Uint32(l.recordOf(f)[unaAt:])&knownPSN == 0
+}
+
+// oldestAgain reports whether request PSN psn of the lost flow f, which only the journal named, is the client's oldest one without an
+// answer. A NAK acknowledges all requests before its own, and
 // those may be lost on their way here. Clients repeat all requests from the oldest one on. So the client is told only
 // when it has repeated a request more often than a retry count can say, with none before it in between: a client whose
 // retry count has an end ends by itself, and Linux' rxe, which has none with 7, is told. A copy that comes sooner than a
-// client repeats may be the network's, and does not count. A request that is far from the oldest one is of a new connection
-// with the same queue pairs, and is dropped until the client of the lost one was silent for so long that it has given up.
+// client repeats may be the network's, and does not count. A request that is far from the oldest one, or behind one that is not
+// repeated, counts once the earlier one was silent for so long that somebody else has made it up, or its client has given up.
 func (f *flow) oldestAgain(now clock.Time, psn uint32) bool {
-	d := hdr.PSNDiff(psn, f.arrived)
+	d, silent := hdr.PSNDiff(psn, f.arrived), now.Sub(f.heard)
+	far := d > farOff || d < -farOff
 	switch {
+	case !f.seen || d < 0 && !far || far && silent >= keepGone || d > 0 && silent >= longestWait/2:
+		f.seen, f.told, f.ended, f.arrived, f.heard, f.turns = true, false, 0, psn, now, 0
+	case far:
 	case f.ended&knownPSN != 0:
 		return true
-	case f.seen && (d > farOff || d < -farOff):
-		if !f.gaveUp(now, keepGone) {
-			return false
-		}
-		f.ended, f.told = f.arrived|knownPSN, true
-		return true
-	case !f.seen || d < 0:
-		f.seen, f.arrived, f.heard, f.turns = true, psn, now, 0
-	case d == 0 && now.Sub(f.heard) >= soonestRepeat:
+	case d == 0 && silent >= soonestRepeat:
 		f.heard = now
 		if f.turns++; f.turns >= surelyOldest {
 			f.ended = psn | knownPSN
 			return true
 		}
+	}
+	return false
+}
+
+// askLost asks the server for the newest PSN that its end of the lost flow f has acknowledged, by a duplicate of long before PSN
+// near. As nothing of the connection crosses, the old end acknowledges the same PSN each time (see hearLost).
+func (s *wire) askLost(f *flow, near uint32) {
+	now := s.c.Now()
+	if now < s.n.ledger.mem.barred || !s.emptyWrite(&f.up, (near-mostUnacked)&hdr.PSNMask&^ownPSN) {
+		return
+	}
+	f.owed, f.asking = 1, now
+	if f.asked == 0 {
+		f.asked = now
+	}
+}
+
+// asks has the server asked about the lost flow f, of which request b came, with PSN psn. Before the first answer the question has the
+// headers of b, and it is not known whether the server takes them.
+func (s *clientSide) asks(f *flow, b []byte, psn uint32) {
+	if f.asked != 0 && s.c.Now().Sub(f.asking) < s.cfg.giveup {
+		return
+	}
+	if f.trusted || f.up.learn(b, &s.f) {
+		s.askLost(f, psn)
+	}
+}
+
+// hearLost handles acknowledgement b, which answers the question of askLost: a server's end that acknowledges another PSN than before
+// has another connection.
+func (s *carrierSide) hearLost(f *flow, b []byte) {
+	psn := s.f.BTHOf(b).PSN()
+	f.owed, f.asked, f.tries = 0, 0, 0
+	switch {
+	case !s.f.AETHOf(b).Syndrome().ACK() || psn&ownPSN == 0: // or it acknowledges the question's own PSN
+	case !f.trusted:
+		f.trusted, f.acked = true, psn
+	case psn != f.acked:
+		s.n.conns.Remove(s.n.slot(f))
+	}
+}
+
+// isOver reports whether nothing of the lost flow f can cross any more that the server would execute, or acknowledge, in another
+// one's place. Of what only the journal named it asks the server.
+func (s *Box) isOver(f *flow, now clock.Time) bool {
+	n := s.n
+	end := f.told || f.gaveUp(now, max(s.cfg.idle, longestWait))
+	switch {
+	case now <= f.lost:
+		return false
+	case s.cfg.mode == End || f.quiet && (n.crowded() || now.Sub(f.lost) > s.cfg.idle):
+		return true
+	case !n.ledger.byJournal(f):
+		return end
+	case !f.trusted:
+		return end && n.crowded()
+	case f.asked != 0 && now.Sub(f.asked) > 10*clock.Duration(s.cfg.giveup) && s.carriers.unanswered(f, f.asked):
+		return true
+	}
+	every := mostSilence
+	if f.asked != 0 {
+		every = min(clock.Duration(s.cfg.giveup)<<min(f.tries, 20), mostSilence)
+	}
+	if now.Sub(f.asking) >= every {
+		if f.asked != 0 {
+			f.tries = min(f.tries+1, 250) // the server's MAC address may have changed
+			s.carriers.readdress(f)
+		}
+		s.carriers.askLost(f, f.acked)
 	}
 	return false
 }
@@ -204,6 +274,9 @@ const (
 	soonestRepeat = clock.Duration(time.Millisecond)
 	// longestWait is longer than a client waits for an answer: codes of ACK timeouts to 25 are at most 10 minutes (IBTA 9.7.6.1.3).
 	longestWait = clock.Duration(10 * time.Minute)
+	// ownPSN are bits that are zeros in the PSN of a question about a lost connection. By them an answer is recognised that acknowledges
+	// the question's own PSN, which says nothing.
+	ownPSN = longSince - 1
 	// surelyOldest is how many repetitions are more than those of a client whose retry count (3 bits) has an end.
 	surelyOldest = 16
 )

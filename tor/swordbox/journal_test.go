@@ -37,6 +37,24 @@ func (r *rig) reboot(k *kept, d *graphtest.Disk) {
 	r.Test = graphtest.New(r.t, d.Kind(k.kind()), r.args)
 	r.Clock.Set(now.Add(time.Minute))
 	r.Advance(time.Millisecond)
+	r.Advance(time.Second) // requests of before may have been under way
+}
+
+// stays checks that nothing comes out to the server but questions about lost connections. It returns how many.
+func stays(t testing.TB, out []graphtest.Frame) int {
+	t.Helper()
+	for _, x := range out {
+		var f hdr.Frame
+		if b := x.Bytes; hdr.Parse(b, &f) != hdr.IsRoCE || f.Op != hdr.WriteOnly || f.RETHOf(b).DMALength() != 0 || f.BTHOf(b).PSN()&ownPSN != 0 {
+			t.Errorf("%s crosses", text(b))
+		}
+	}
+	return len(out)
+}
+
+// acknowledges has a's end at the server acknowledge PSN psn.
+func (a *party) acknowledges(psn uint32) graphtest.Result {
+	return a.r.Push("b", a.response(hdr.Acknowledge, psn, aeth(hdr.SynACK, a.smsn), nil))
 }
 
 // repeats has a client repeat a request for as long as it may have a retry count, without an answer, and once more.
@@ -46,7 +64,7 @@ func (r *rig) repeats(f []byte) graphtest.Result {
 		r.Advance(time.Millisecond)
 		x := r.Push("a", f)
 		none0(r.t, x.Out["a"])
-		none0(r.t, x.Out["b"])
+		stays(r.t, x.Out["b"])
 	}
 	r.Advance(time.Millisecond)
 	return r.Push("a", f)
@@ -99,11 +117,11 @@ func TestReboot(t *testing.T) {
 	at := a.psn - 1
 	// A new request comes before the client repeats the old one: a NAK of it would acknowledge the old one.
 	for _, x := range []graphtest.Result{r.Push("a", next), r.Push("a", old), a.ack()} {
-		none0(t, x.Out["b"])
+		stays(t, x.Out["b"])
 		none0(t, x.Out["a"])
 	}
 	x := r.repeats(old)
-	none0(t, x.Out["b"])
+	stays(t, x.Out["b"])
 	if got, want := text(one(t, x.Out["a"])), text(a.response(hdr.Acknowledge, at, aeth(hdr.SynNAKRemoteOperation, 0), nil)); got != want {
 		t.Fatalf("got %s, want %s", got, want)
 	}
@@ -114,10 +132,16 @@ func TestReboot(t *testing.T) {
 	if n := r.box().recorded(); n != 4 {
 		t.Fatalf("%d connections on record, want 4", n)
 	}
-	// a connects anew, with the same numbers, without a connection manager.
-	r.Advance(2 * time.Duration(keepGone))
+	// a connects anew, with the same numbers, without a connection manager: the server's end has another newest PSN then.
+	newest := psnAdd(a.spsn, hdr.PSNMask)  // a.ack told it
+	r.Advance(2 * time.Duration(keepGone)) // the server is asked
+	none0(t, a.acknowledges(newest).Out["a"])
 	a.psn, a.spsn = psnAdd(a.psn, 1<<20), psnAdd(a.psn, 1<<20)
 	f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(3))
+	if stays(t, r.Push("a", f).Out["b"]) != 1 {
+		t.Fatal("the server is not asked")
+	}
+	none0(t, a.acknowledges(psnAdd(a.spsn, hdr.PSNMask)).Out["a"])
 	same(t, r.Push("a", f).Out["b"], f)
 	// b's entry stays: it was not told yet.
 	if n := len(d.On); n != 3 {
@@ -133,8 +157,8 @@ func TestRebootAgain(t *testing.T) {
 	r.reboot(k, d)
 	r.reboot(k, d)
 	for range 2 {
-		none0(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
-		none0(t, r.Push("a", b.made(hdr.WriteOnly, b.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+		stays(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+		stays(t, r.Push("a", b.made(hdr.WriteOnly, b.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
 	}
 }
 
@@ -181,22 +205,23 @@ func TestRebootIdle(t *testing.T) {
 			r.Advance(keepGone)
 		}
 		old := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
-		none0(t, r.Push("a", old).Out["b"])
+		stays(t, r.Push("a", old).Out["b"])
 		none0(t, r.Push("a", old).Out["a"]) // the network's copy
 		x := r.repeats(old)
-		none0(t, x.Out["b"])
+		stays(t, x.Out["b"])
 		if got, want := text(one(t, x.Out["a"])), text(a.response(hdr.Acknowledge, a.psn, aeth(hdr.SynNAKRemoteOperation, 0), nil)); got != want {
 			t.Fatalf("conns=%s: got %s, want %s", conns, got, want)
 		}
 		r.Advance(2 * keepGone)
-		if n := len(d.On); n != 1 {
-			t.Errorf("conns=%s: %d connections in the journal, want that of the client that was not told", conns, n)
+		if n, want := len(d.On), map[string]int{"2": 1, "8": 2}[conns]; n != want { // anybody can have had the client told, so that its name is forgotten only where its place is needed
+			t.Errorf("conns=%s: %d connections in the journal, want %d", conns, n, want)
 		}
 	}
 }
 
-// Clients whose retry counts have an end give up by themselves after a reboot. A minute later their numbers are in nobody's way: what
-// is connected anew with them, without a connection manager, works, whether others have failed meanwhile or not.
+// Clients whose retry counts have an end give up by themselves after a reboot. What is connected anew with their numbers, without a
+// connection manager, works from its second request on, when the server's end has shown that it is another one: whether others have failed
+// meanwhile or not, and in another process, too.
 func TestRebootGaveUp(t *testing.T) {
 	for _, tries := range []int{0, 3, 4} {
 		r, k, d := journaling(t, graph.Args{"idle": "2m"})
@@ -204,12 +229,16 @@ func TestRebootGaveUp(t *testing.T) {
 		b.learn(a, 0x7000, 7)
 		r.reboot(k, d)
 		write := func(psn uint32) []byte { return a.made(hdr.WriteOnly, psn, reth(0x5000, testRKey, 8), little(1)) }
+		asked := 0
 		gives := func(psn uint32) {
 			for range 8 {
 				r.Advance(time.Second)
 				x := r.Push("a", write(psn))
 				none0(t, x.Out["a"])
-				none0(t, x.Out["b"])
+				if n := stays(t, x.Out["b"]); n > 0 {
+					asked += n
+					none0(t, a.acknowledges(a.spsn).Out["a"]) // the server's end is the old one
+				}
 			}
 		}
 		gives(a.psn)
@@ -225,10 +254,18 @@ func TestRebootGaveUp(t *testing.T) {
 				r.Advance(time.Second)
 			}
 		}
-		r.Advance(keepGone)
-		f := write(psnAdd(a.psn, 1<<23-1))
+		if asked < 8 {
+			t.Errorf("the server was asked %d times", asked)
+		}
+		if stays(t, r.Advance(2 * keepGone).Out["b"]) > 0 {
+			none0(t, a.acknowledges(a.spsn).Out["a"])
+		}
+		first := psnAdd(a.psn, 1<<23-1)
+		f := write(first)
+		stays(t, r.Push("a", f).Out["b"])
+		none0(t, a.acknowledges(psnAdd(first, hdr.PSNMask)).Out["a"])
 		same(t, r.Push("a", f).Out["b"], f)
-		f = a.response(hdr.Acknowledge, psnAdd(a.psn, 1<<23-1), aeth(hdr.SynACK, 1), nil)
+		f = a.response(hdr.Acknowledge, first, aeth(hdr.SynACK, 1), nil)
 		same(t, r.Push("b", f).Out["a"], f)
 		r.Advance(time.Second)
 		if n := len(d.On); n != 1 {
@@ -237,25 +274,44 @@ func TestRebootGaveUp(t *testing.T) {
 	}
 }
 
-// The name of a client that has given up after a reboot leaves the journal, also where nobody has its numbers again.
+// The name of a client whose end at the server is gone leaves the journal, once the server has acknowledged something of it and is heard
+// otherwise. Where the server has said nothing, its client may only look as if it had given up: its place is kept as long as there are others.
 func TestRebootForgets(t *testing.T) {
-	r, k, d := journaling(t, graph.Args{"idle": "2m"})
-	a, b := r.join(), r.join()
-	b.learn(a, 0x7000, 7)
-	r.reboot(k, d)
-	f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
-	for range 3 {
-		r.Advance(longestWait - 1)
-		none0(t, r.Push("a", f).Out["b"])
-	}
-	if n := len(d.On); n != 2 {
-		t.Errorf("%d connections in the journal while the client repeats, want 2", n)
-	}
-	for range 11 {
-		r.Advance(time.Minute)
-	}
-	if n := len(d.On); n != 1 {
-		t.Errorf("%d connections in the journal, want that of b, which has sent nothing", n)
+	for _, c := range []struct {
+		conns   string
+		answers bool // the server's end answers as long as it is there
+		want    int  // names in the end; b has sent nothing, and keeps its own
+	}{{"8", true, 1}, {"8", false, 2}, {"2", false, 1}} {
+		r, k, d := journaling(t, graph.Args{"idle": "2m", "conns": c.conns})
+		a, b := r.join(), r.join()
+		b.learn(a, 0x7000, 7)
+		r.reboot(k, d)
+		f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
+		answer := func(x graphtest.Result) {
+			if stays(t, x.Out["b"]) > 0 && c.answers {
+				none0(t, a.acknowledges(a.spsn).Out["a"])
+			}
+		}
+		for range 3 {
+			for range 9 {
+				answer(r.Advance(time.Minute))
+			}
+			answer(r.Push("a", f))
+		}
+		if n := len(d.On); n != 2 {
+			t.Errorf("%+v: %d connections in the journal while the client repeats, want 2", c, n)
+		}
+		other := r.client() // of the same server
+		for i := range 11*60 + 100 {
+			stays(t, r.Advance(time.Second / time.Duration(1+i/(11*60)*99)).Out["b"])
+			f := other.made(hdr.WriteOnly, other.psn, reth(0x5000, testRKey, 8), little(1))
+			same(t, r.Push("a", f).Out["b"], f)
+			f = other.response(hdr.Acknowledge, other.psn, aeth(hdr.SynACK, 1), nil)
+			same(t, r.Push("b", f).Out["a"], f)
+		}
+		if n := len(d.On); n != c.want {
+			t.Errorf("%+v: %d connections in the journal, want %d", c, n, c.want)
+		}
 	}
 }
 
@@ -277,7 +333,7 @@ func TestRebootOthers(t *testing.T) {
 	other.sqpn = b.sqpn
 	f = other.made(hdr.WriteOnly, 5, reth(0x5000, testRKey, 8), little(1))
 	same(t, r.Push("a", f).Out["b"], f)
-	none0(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+	stays(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
 }
 
 // The server's request to disconnect ends what the journal names. What a client's side says may be anybody's.
@@ -290,7 +346,7 @@ func TestRebootDisconnect(t *testing.T) {
 	m := hdr.CMFields{AttributeID: hdr.DisconnectRequest, TransactionID: 9, LocalCommID: 77, RemoteCommID: 78, RemoteQPN: a.sqpn}
 	f := a.cm(true, m)
 	same(t, r.Push("a", f).Out["b"], f)
-	none0(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+	stays(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
 	m.RemoteQPN = b.cqpn
 	f = b.cm(false, m)
 	same(t, r.Push("b", f).Out["a"], f)
@@ -363,7 +419,7 @@ func TestStateLost(t *testing.T) {
 	clear(k.b)
 	r.Test = graphtest.New(t, d.Kind(k.kind()), r.args)
 	r.Advance(time.Millisecond)
-	none0(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+	stays(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
 	if n := r.box().recorded(); n != 2 {
 		t.Errorf("%d connections on record, want 2", n)
 	}
@@ -393,5 +449,137 @@ func TestBury(t *testing.T) {
 	}
 	if want := []identity{at(1, 5), at(1, 6), at(2, 5), at(2, 6)}; !slices.Equal(got, want) {
 		t.Errorf("on record: %v, want %v", got, want)
+	}
+}
+
+// After a reboot frames in a client's name, which anybody can make up, do not have what it sends later cross: neither one with any PSN,
+// nor as many as a client repeats, however long the client is silent behind them.
+func TestRebootSpoofed(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		off    int32 // of the made-up PSN
+		copies int   // of that request
+		after  time.Duration
+	}{
+		{"far", 1 << 20, 1, time.Duration(keepGone) + time.Second},
+		{"far, and longer than clients wait", 1 << 20, 1, time.Duration(longestWait) + time.Minute},
+		{"before it, and longer than clients wait", -5, 1, time.Duration(longestWait) + time.Minute},
+		{"far, repeated", 1 << 20, surelyOldest + 1, time.Second},
+		{"far, repeated, and later", 1 << 20, surelyOldest + 1, 2 * time.Duration(keepGone)},
+		{"its own, repeated, and later", 0, surelyOldest + 1, 2 * time.Duration(keepGone)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, k, d := journaling(t, graph.Args{"idle": "2m"})
+			a, b := r.join(), r.join()
+			b.learn(a, 0x7000, 7)
+			r.reboot(k, d)
+			spoofed := a.made(hdr.WriteOnly, psnAdd(a.psn, uint32(c.off)), reth(0x5000, testRKey, 8), little(9))
+			for range c.copies {
+				stays(t, r.Push("a", spoofed).Out["b"])
+				r.Advance(time.Millisecond)
+			}
+			for left := c.after; left > 0; left -= time.Second {
+				r.Advance(time.Second)
+			}
+			if n := len(d.On); n != 2 {
+				t.Errorf("%d connections in the journal, want 2", n)
+			}
+			stays(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+		})
+	}
+}
+
+// A client is told of the loss also when somebody has made up an earlier request in its name.
+func TestRebootSpoofedOldest(t *testing.T) {
+	for _, off := range []int32{-5, 1 << 20} {
+		r, k, d := journaling(t, graph.Args{"idle": "2m"})
+		a, b := r.join(), r.join()
+		b.learn(a, 0x7000, 7)
+		r.reboot(k, d)
+		r.Push("a", a.made(hdr.WriteOnly, psnAdd(a.psn, uint32(off)), reth(0x5000, testRKey, 8), little(9)))
+		old := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
+		told := false
+		for range 2 * 60 * 10 {
+			r.Advance(500 * time.Millisecond)
+			x := r.Push("a", old)
+			stays(t, x.Out["b"])
+			if told = len(x.Out["a"]) > 0; told {
+				if got, want := text(one(t, x.Out["a"])), text(a.response(hdr.Acknowledge, a.psn, aeth(hdr.SynNAKRemoteOperation, 0), nil)); got != want {
+					t.Errorf("%d: got %s, want %s", off, got, want)
+				}
+				break
+			}
+		}
+		if !told {
+			t.Errorf("%d: the client is not told", off)
+		}
+	}
+}
+
+// A start that has no room for what the journal names is refused, and the next one, with more places, begins: also where memory on a
+// disk says something older of the connections.
+func TestMourn(t *testing.T) {
+	at := func(server byte, i int) identity {
+		a := func(host byte) conn.Addr { return conn.AddrFrom(netip.AddrFrom4([4]byte{10, 9, 0, host})) }
+		return identity{client: a(16), server: a(server), cqpn: uint32(5 + i), sqpn: uint32(5 + i)}
+	}
+	want := map[identity]bool{at(2, 9): true}
+	for i := range 5 {
+		want[at(1, i)] = true
+	}
+	var all []journal.Entry
+	for r := range want {
+		all = append(all, r.entry())
+	}
+	few, more := geometry{conns: 4, window: 16, places: 2}, geometry{conns: 8, window: 16, places: 2}
+	b := make([]byte, more.at(more.places))
+	s := &shared{mem: memory{geometry: few, b: b}}
+	if err := s.mourn(all); err == nil {
+		t.Fatal("there is room")
+	}
+	le.PutUint32(recordIn(b, few, 0, 0)[unaAt:], 77|knownPSN)
+	s = &shared{mem: memory{geometry: more, b: b}}
+	if err := s.mourn(all); err != nil {
+		t.Fatal(err)
+	}
+	for p := range more.places {
+		var first identity
+		for k := range more.conns {
+			x := recordIn(b, more, p, k)
+			if x[boundAt] == 0 {
+				continue
+			}
+			var r identity
+			if r.read(x); first == (identity{}) {
+				first = r
+			}
+			if !want[r] || r.server != first.server || le.Uint32(x[unaAt:]) != 0 {
+				t.Errorf("%v is on record in place %d of %v, PSN %#x", r, p, first.server, le.Uint32(x[unaAt:]))
+			}
+			delete(want, r)
+		}
+	}
+	if len(want) != 0 {
+		t.Errorf("not on record: %v", want)
+	}
+}
+
+// A server that acknowledges the PSN of the question itself shows nothing by it.
+func TestRebootEcho(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	r.reboot(k, d)
+	for i := range 4 {
+		x := r.Push("a", a.made(hdr.WriteOnly, psnAdd(a.psn, uint32(i)<<20), reth(0x5000, testRKey, 8), little(1)))
+		q := one(t, x.Out["b"])
+		stays(t, x.Out["b"])
+		var f hdr.Frame
+		hdr.Parse(q, &f)
+		none0(t, a.acknowledges(f.BTHOf(q).PSN()).Out["a"])
+		r.Advance(2 * keepGone)
+	}
+	if n := len(d.On); n != 2 {
+		t.Errorf("%d connections in the journal, want 2", n)
 	}
 }

@@ -73,6 +73,9 @@ func (s *Box) inherit(now clock.Time) {
 	if [memHead]byte(m.b) != [memHead]byte{} {
 		s.mem.barred = min(m.aliveAt().Add(time.Duration(tick)), now).Add(s.cfg.settle)
 	}
+	if m.reboot {
+		m.barred = now.Add(s.cfg.settle)
+	}
 	err := s.unfit(now)
 	if len(was) == 0 && g == (geometry{}) && s.mem.barred != 0 {
 		err = errSave
@@ -80,13 +83,8 @@ func (s *Box) inherit(now clock.Time) {
 	if g != m.geometry {
 		m.fit(g)
 	}
-	le.PutUint32(m.b[8:], layout())
-	le.PutUint32(m.b[12:], uint32(m.conns))
-	le.PutUint32(m.b[16:], uint32(m.window))
-	le.PutUint32(m.b[20:], uint32(m.places))
+	m.begin()
 	m.alive(now)
-	m.epoch.Put(m.b[epochAt:])
-	le.PutUint64(m.b, memMagic)
 	var bound []port.QueuePair
 	for p := range m.places { // damage of one server's records ends no connection of another server
 		if why := s.recover(now, p, err); why != nil {
@@ -113,6 +111,16 @@ func (s *Box) inherit(now clock.Time) {
 	if !m.ties.begin(s.c, was, bound) {
 		s.c.Count(ctrUnbound, 1)
 	}
+}
+
+// begin writes the head of the memory, as this process's from now on.
+func (m *memory) begin() {
+	le.PutUint32(m.b[8:], layout())
+	le.PutUint32(m.b[12:], uint32(m.conns))
+	le.PutUint32(m.b[16:], uint32(m.window))
+	le.PutUint32(m.b[20:], uint32(m.places))
+	m.epoch.Put(m.b[epochAt:])
+	le.PutUint64(m.b, memMagic)
 }
 
 // fit moves the contents of the memory from the places of geometry old to those of this process's geometry,
@@ -564,9 +572,14 @@ func (s *clientSide) tell(fl *flow, x *packet.Buf, b []byte) {
 	s.c.Count(ctrResets, 1)
 }
 
-// answersLost handles response x to the client of the lost connection fl. While answers to requests of before may be under
-// way, they must not reach the client. Later a response is for another connection that has the client's queue pair now.
-func answersLost(s *carrierSide, fl *flow, x *packet.Buf) {
+// answersLost handles response x, with the bytes b, to the client of the lost connection fl. While answers to requests of before may
+// be under way, they must not reach the client. Later a response is for another connection that has the client's queue pair now.
+func answersLost(s *carrierSide, fl *flow, x *packet.Buf, b []byte) {
+	if fl.owed != 0 && s.f.Op == hdr.Acknowledge && s.n.ledger.byJournal(fl) {
+		s.hearLost(fl, b)
+		s.c.Drop(x, reasonAbsorbed)
+		return
+	}
 	if s.c.Now() > fl.lost || s.n.row(fl).Contested {
 		s.mark(toServers, x, reasonStranger)
 		return

@@ -52,9 +52,11 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 //
 //go:noinline
 func answerEnded(s *clientSide, fl *flow, x *packet.Buf, b []byte, psn uint32) {
-	if fl.lost != 0 && !fl.oldestAgain(s.c.Now(), psn) {
-		s.c.Drop(x, reasonReset)
-		return
+	if fl.lost != 0 && s.n.ledger.byJournal(fl) {
+		if s.asks(fl, b, psn); !fl.oldestAgain(s.c.Now(), psn) {
+			s.c.Drop(x, reasonReset)
+			return
+		}
 	}
 	if d := hdr.PSNDiff(psn, fl.ended&hdr.PSNMask); d > farOff || d < -farOff { // of a new connection that has the same queue pairs
 		if !fl.bound {

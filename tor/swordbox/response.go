@@ -39,7 +39,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		return
 	}
 	if fl.lost != 0 {
-		answersLost(s, fl, x)
+		answersLost(s, fl, x, b)
 		return
 	}
 	psn := s.f.BTHOf(b).PSN()

@@ -198,7 +198,7 @@ func (s *Box) inspectSome(n *node, left int) int {
 		case f.lost != 0:
 			// What a client may still send under the old numbers must not cross, however late it is. Where the server's end is
 			// gone nothing of it is executed, and a client that does not repeat its oldest request any more sends nothing.
-			if now > f.lost && (f.told || s.cfg.mode == End || f.gaveUp(now, max(s.cfg.idle, longestWait)) || f.quiet && (n.crowded() || now.Sub(f.lost) > s.cfg.idle)) {
+			if s.isOver(f, now) {
 				n.conns.Remove(n.slot(f))
 			}
 		case f.quiet && now.Sub(f.heard) < s.cfg.idle:
