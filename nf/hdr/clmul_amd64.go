@@ -89,6 +89,38 @@ var goodRest = func() (t [64]uint32) {
 	return t
 }()
 
+// rowPowers[n] has what the halves of the blocks of two rows of 64 bytes are multiplied by, as in powers, where the last
+// n bytes of the second row are not of the message: x^-8n times as much.
+var rowPowers = func() (t [64][16]uint64) {
+	const most = 64
+	var power [most + 128]uint32 // power[most+k] is x^8k modulo the generator
+	copy(power[most:], crcNear[:128])
+	for k := most - 1; k >= 0; k-- {
+		c := power[k+1]
+		for range 8 { // divided by x
+			if c>>31 != 0 {
+				c = (c^crcPoly)<<1 | 1
+			} else {
+				c <<= 1
+			}
+		}
+		power[k] = c
+	}
+	for n := range t {
+		for i := range 8 { // blocks that follow
+			at := most + 16*i - n
+			t[n][14-2*i], t[n][15-2*i] = uint64(power[at+12])<<32, uint64(power[at+4])<<32
+		}
+	}
+	return t
+}()
+
+// rowsCRC is the register after the n bytes at p, an IPv4 datagram without options, 40 <= n <= 128, that begins with
+// icrcSeed. powers is rowPowers[-n&63]. It needs hasRows, and is faster than clmulCRC as goodRows is.
+//
+//go:noescape
+func rowsCRC(p *byte, n int, powers *[16]uint64) uint32
+
 // goodRows reports whether the ICRC at the end of the n bytes at p is right, an IPv4 datagram without
 // options, 40 < n < 64+clmulStep. It needs hasRows. It is faster than clmulCRC: it takes rows of 64 bytes
 // from the first one on, and zeros behind the last byte, so that nothing has to be moved.

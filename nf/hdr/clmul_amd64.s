@@ -234,3 +234,45 @@ done:
 short:
 	VMOVDQU8.Z (SI), K1, Z2
 	JMP first
+
+// func rowsCRC(p *byte, n int, powers *[16]uint64) uint32
+TEXT ·rowsCRC(SB), NOSPLIT, $0-28
+	MOVQ p+0(FP), SI
+	MOVQ n+8(FP), CX
+	MOVQ powers+16(FP), DI
+
+	// The last row has -n%64 bytes less than 64, which are zeros.
+	MOVQ CX, AX
+	NEGQ CX
+	MOVQ $-1, BX
+	SHRQ CX, BX
+	KMOVQ BX, K1
+	VMOVDQU64 ·icrcOnes+(const_NetIPv4*128)(SB), Z5
+	CMPQ AX, $64
+	JLE short
+	VMOVDQU64 (SI), Z2
+	VPTERNLOGQ $0x56, ·seedRow(SB), Z5, Z2 // (Z2|ones)^seed
+	VMOVDQU64 (DI), Z15
+	VPCLMULQDQ $0x00, Z15, Z2, Z0
+	VPCLMULQDQ $0x11, Z15, Z2, Z4
+	VPXORQ Z4, Z0, Z0
+	ADDQ $64, DI
+	VMOVDQU8.Z 64(SI), K1, Z2
+	ROW
+done:
+	VEXTRACTI64X4 $1, Z0, Y1
+	VPXOR Y1, Y0, Y0
+	VEXTRACTI128 $1, Y0, X1
+	VPXOR X1, X0, X0
+	VZEROUPPER
+	REDUCE
+	MOVL AX, ret+24(FP)
+	RET
+short:
+	VMOVDQU8.Z (SI), K1, Z2
+	VPTERNLOGQ $0x56, ·seedRow(SB), Z5, Z2
+	VMOVDQU64 64(DI), Z15
+	VPCLMULQDQ $0x00, Z15, Z2, Z0
+	VPCLMULQDQ $0x11, Z15, Z2, Z4
+	VPXORQ Z4, Z0, Z0
+	JMP done

@@ -218,3 +218,22 @@ func FuzzICRC(f *testing.F) {
 		}
 	})
 }
+
+// The ICRC that SetICRC stores is that of the tables, for each length of a short frame over IPv4, and with whatever
+// bytes in what may change on the way.
+func TestSetICRCOfEachLength(t *testing.T) {
+	all := noise(EthernetLen + 200 + ICRCLen)
+	for _, l3 := range []int{EthernetLen, EthernetLen + VLANLen} {
+		for n := IPv4Len + UDPLen + BTHLen; n < 180; n++ {
+			b := bytes.Clone(all[:l3+n+ICRCLen])
+			f := Frame{Net: NetIPv4, L3: uint16(l3), L4: uint16(l3 + IPv4Len), BTH: uint16(l3 + IPv4Len + UDPLen), End: uint16(l3 + n)}
+			SetICRC(b, &f)
+			if got, want := StoredICRC(b, &f), icrcTables(b, &f); got != want {
+				t.Fatalf("%d bytes from %d on: %08x, want %08x", n, l3, got, want)
+			}
+			if !bytes.Equal(b[:l3+n], all[:l3+n]) {
+				t.Fatalf("%d bytes from %d on: other bytes changed", n, l3)
+			}
+		}
+	}
+}

@@ -136,6 +136,13 @@ func GoodICRC(b []byte, f *Frame) bool {
 
 // SetICRC computes and stores the ICRC.
 func SetICRC(b []byte, f *Frame) {
+	if hasRows && f.Net == NetIPv4 && f.BTH-f.L3 == IPv4Len+UDPLen {
+		p := b[f.L3:]
+		if n := int(f.End - f.L3); n >= IPv4Len+UDPLen+BTHLen && n <= 128 && len(p)-ICRCLen >= n {
+			le.PutUint32(p[n:], ^rowsCRC(&p[0], n, &rowPowers[-n&63]))
+			return
+		}
+	}
 	if hasCLMUL {
 		if ones := f.ones(); ones != nil && f.End >= f.BTH+BTHLen {
 			from, end := int(f.L3), int(f.End)

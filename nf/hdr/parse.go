@@ -78,7 +78,8 @@ type Frame struct {
 const PlainBTH = EthernetLen + IPv4Len + UDPLen
 
 // ext is the offset of extended header i (bit i of Ext); the opcode must have it.
-func (f *Frame) ext(i int) int { return int(f.BTH) + BTHLen + int(opTable[f.Op].off[i]) }
+// It is added up in 16 bits, so that the compiler sees that the header does not end in front of its begin.
+func (f *Frame) ext(i int) int { return int(f.BTH + BTHLen + uint16(opTable[f.Op].off[i])) }
 
 // The headers of a parsed frame. The caller knows from Net, or from the opcode,
 // that the header is there.

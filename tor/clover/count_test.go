@@ -104,6 +104,12 @@ func TestCount(t *testing.T) {
 			r.read(0x40, 109, 51)
 			r.read(0x40, 110, 3)
 		}, false},
+		"of another connection, behind the newest one": {func(r *rig) {
+			for k := range uint32(4) {
+				r.read(0x40, 108+k, 50+k)
+			}
+			r.read(0x40, 112, 52)
+		}, false},
 		"but a refusal": {func(r *rig) {
 			r.read(0x40, 108, 50)
 			r.send(0x40, 109)

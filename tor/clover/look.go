@@ -164,6 +164,12 @@ func (s *lookout) study(p *parsed, b []byte, flaw hdr.Flaw) {
 	}
 }
 
+// aeth returns the AETH of an answer of a reliable connection, which is behind the BTH.
+func (p *parsed) aeth() hdr.AETH {
+	o := int(p.f.BTH + hdr.BTHLen)
+	return hdr.AETH(p.b[o : o+hdr.AETHLen : o+hdr.AETHLen])
+}
+
 // changing keeps the n bytes of a frame that begin at byte from, and are about to change.
 func (p *parsed) changing(b []byte, from, n int) {
 	if p.from, p.n = uint8(from), uint8(n); n == 8 {

@@ -302,10 +302,10 @@ func (r *row) stray(now clock.Time, psn, n uint32) {
 	r.strayFrom, r.strayLen, r.strayed = lo, uint16(min((hi-lo)&hdr.PSNMask, mostStray)), coarse(now)
 }
 
-// counts notes the MSN of answer p, which answers requests up to PSN up. newer says that some of these were
-// not answered before.
+// counts notes the MSN of answer p, which answers requests up to PSN up, where more is to do than to store the newest one
+// (see heard). newer says that some of these requests were not answered before.
 func (r *row) counts(c *graph.Ctx, p *parsed, up uint32, newer bool) {
-	h := p.f.AETHOf(p.b)
+	h := p.aeth()
 	switch r.count {
 	case counted:
 		switch d := int32((h.MSN() - r.msn) << 8); {
@@ -365,7 +365,11 @@ func (r *row) heard(c *graph.Ctx, p *parsed, up uint32) {
 	if hdr.PSNDiff(up, r.acked) > 0 {
 		p.order, p.acked, r.acked = newer, up, up
 	}
-	r.counts(c, p, up, r.acked != was)
+	if d := int32((p.aeth().MSN() - r.msn) << 8); r.count != counted || r.strayed != 0 || d < 0 {
+		r.counts(c, p, up, r.acked != was)
+	} else if d > 0 {
+		r.msn = p.aeth().MSN() // as most often
+	}
 }
 
 // psnsOf returns the number of PSNs that a READ takes, one for each packet of its answer, and how many more

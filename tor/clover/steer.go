@@ -447,7 +447,7 @@ func (s *Steer) plain(c *graph.Ctx, p *parsed, worker int) bool {
 	}
 	up := p.psn
 	if p.fl&hdr.IsAck != 0 {
-		if syn := p.f.AETHOf(p.b).Syndrome(); syn.NAK() {
+		if syn := p.aeth().Syndrome(); syn.NAK() {
 			return false
 		} else if !syn.ACK() {
 			up = (up - 1) & hdr.PSNMask

@@ -29,7 +29,7 @@ func (e *Ends) Of(b []byte, f *hdr.Frame) bool {
 
 // OfPlain does what Of does, for a frame that is hdr.Frame.Plain.
 func (e *Ends) OfPlain(b []byte) bool {
-	v := binary.BigEndian.Uint64(b[hdr.EthernetLen+12:])
+	v := binary.BigEndian.Uint64((*[hdr.PlainBTH]byte)(b)[hdr.EthernetLen+12:])
 	e.Src, e.Dst = Addr{lo: mapped | v>>32}, Addr{lo: mapped | v&0xFFFFFFFF}
 	return uint32(v>>32) != uint32(v)
 }
