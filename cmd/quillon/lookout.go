@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,6 +108,7 @@ func (l *lookout) logPort(level slog.Level, t clock.Time, p graph.PortInfo, form
 type tries struct {
 	row  int
 	next clock.Time // time of the next look
+	news clock.Time // time of the last look because of news
 }
 
 // toldKey is what a told is about: a kind of event, and the name of a port.
@@ -307,12 +309,22 @@ func (l *lookout) settings(now clock.Time, ports []graph.PortInfo, keep func(por
 		return
 	}
 	l.next = (l.next + 1) % len(ports)
-	p := ports[l.next]
+	l.setting(now, ports[l.next], keep)
+}
+
+// triesOf returns the tries of port p.
+func (l *lookout) triesOf(p graph.PortInfo) *tries {
 	x := l.tries[p.Name]
 	if x == nil {
 		x = &tries{}
 		l.tries[p.Name] = x
 	}
+	return x
+}
+
+// setting does what settings does, for port p.
+func (l *lookout) setting(now clock.Time, p graph.PortInfo, keep func(port string) ([]string, error)) {
+	x := l.triesOf(p)
 	if now < x.next {
 		return
 	}
@@ -461,8 +473,21 @@ func (l *lookout) linkOf(dev string) (netlink.Link, error) {
 	return netlink.LinkByName(dev)
 }
 
-// news takes an update of a link, and those that wait behind it, so that the apps are told of all together.
-func (l *lookout) news(now clock.Time, ports []graph.PortInfo, u netlink.LinkUpdate, ok bool) {
+// newsEvery is the shortest time between two looks at the settings of a port because of news: anybody who may change a link causes such news.
+const newsEvery = 20 * time.Millisecond
+
+// news takes an update of a link, and those that wait behind it, so that the apps are told of all together. Then it has the settings of
+// the ports looked at whose interfaces these are: Linux tells by such an update that a veth has other receive queues.
+func (l *lookout) news(now clock.Time, ports []graph.PortInfo, u netlink.LinkUpdate, ok bool, keep func(port string) ([]string, error)) {
+	of := map[string]bool{} // interfaces
+	defer func() {
+		for _, p := range ports {
+			if x := l.triesOf(p); of[p.Args["dev"]] && (x.news == 0 || now.Sub(x.news) >= newsEvery) {
+				x.news = now
+				l.setting(now, p, keep)
+			}
+		}
+	}()
 	for n := len(l.updates); ; n-- {
 		if !ok {
 			l.updates = nil // listen subscribes anew
@@ -470,6 +495,7 @@ func (l *lookout) news(now clock.Time, ports []graph.PortInfo, u netlink.LinkUpd
 		}
 		if u.Header.Type != unix.RTM_DELLINK { // the port reports it
 			l.link(now, ports, u.Attrs())
+			of[cmp.Or(l.names[u.Attrs().Index], u.Attrs().Name)] = true
 		}
 		if n <= 0 {
 			return
@@ -502,7 +528,7 @@ func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, in
 			l.panics(clk.Now(), inst.Faults())
 			troubles(l.troubles())
 		case u, ok := <-l.updates:
-			l.news(clk.Now(), inst.Ports(), u, ok)
+			l.news(clk.Now(), inst.Ports(), u, ok, inst.Keep)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -127,7 +128,7 @@ func TestListensAgain(t *testing.T) {
 	if first == nil {
 		t.Fatal("no news: ", w.String())
 	}
-	l.news(0, nil, netlink.LinkUpdate{}, false)
+	l.news(0, nil, netlink.LinkUpdate{}, false, nil)
 	l.listen(t.Context(), 0, nil)
 	if l.updates == nil || l.updates == first {
 		t.Fatal("it has not subscribed anew")
@@ -188,4 +189,66 @@ func TestListenEnds(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("5 s later %d goroutines still read news of links", reading()-before)
+}
+
+// The kernel tells when a veth has other receive queues, on which it runs no program yet. The settings of its port are looked at then, not
+// some looks later, and not more often than news may be made up.
+func TestLooksAtNewQueues(t *testing.T) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
+	ns, err := netns.New()
+	if err != nil {
+		t.Skip("needs root to make a network namespace: ", err)
+	}
+	defer ns.Close()
+	run := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("%v: %v %s", args, err, out)
+		}
+	}
+	run("ip", "link", "add", "x", "numtxqueues", "4", "numrxqueues", "4", "type", "veth", "peer", "name", "y", "numtxqueues", "4", "numrxqueues", "4")
+	run("ip", "link", "set", "x", "up")
+	run("ip", "link", "set", "y", "up")
+	run("ethtool", "-L", "x", "rx", "1", "tx", "1")
+	var w strings.Builder
+	l := &lookout{log: forPeople(&w), up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, unkept: map[string]string{}, tries: map[string]*tries{},
+		replaced: func(string, uint32) bool { return false }}
+	ports := []graph.PortInfo{{Name: "a", Args: graph.Args{"dev": "x"}}, {Name: "b", Args: graph.Args{"dev": "z"}}}
+	l.listen(t.Context(), 0, nil)
+	asked := map[string]int{}
+	keep := func(port string) ([]string, error) { asked[port]++; return nil, nil }
+	hear := func(now clock.Time) bool {
+		select {
+		case u, ok := <-l.updates:
+			l.news(now, ports, u, ok, keep)
+			return true
+		case <-time.After(2 * time.Second):
+			return false
+		}
+	}
+	for hear(0) { // of what was done so far
+	}
+	clear(asked)
+	l.tries = map[string]*tries{}
+	run("ethtool", "-L", "x", "rx", "3", "tx", "3")
+	now := clock.Time(time.Second)
+	for asked["a"] == 0 && hear(now) {
+	}
+	if asked["a"] != 1 || asked["b"] != 0 {
+		t.Fatalf("looks at settings: %v, want one at a's", asked)
+	}
+	l.news(now.Add(newsEvery/2), ports, netlink.LinkUpdate{Link: link(t, "x")}, true, keep)
+	l.news(now.Add(newsEvery), ports, netlink.LinkUpdate{Link: link(t, "x")}, true, keep)
+	if asked["a"] != 2 {
+		t.Errorf("%d looks, want 2", asked["a"])
+	}
+}
+
+func link(t *testing.T, name string) netlink.Link {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }

@@ -503,6 +503,12 @@ func TestReconfigure(t *testing.T) {
 	if err := x.Set(with(near, "window", "64")); err == nil {
 		t.Error("the window of a running SA was changed")
 	}
+	for _, v := range []string{"off", "on"} { // numbers that nobody kept would begin anew, under the same key, behind the next start
+		x := graphtest.New(t, *Kind(), with(near, "keep", v))
+		if err := x.Set(with(near, "keep", map[string]string{"off": "on", "on": "off"}[v])); err == nil {
+			t.Errorf("keep=%s of a running app was changed", v)
+		}
+	}
 	if why := dropped(t, x.Push("a", unhex(t, goldPlain))); why != "expired" {
 		t.Error(why)
 	}

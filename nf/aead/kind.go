@@ -367,6 +367,9 @@ func (a *App) Takes(graph.Args) bool { return true }
 // Reconfigure implements graph.Reconfigurer. SAs that stay continue with their numbers and windows.
 func (a *App) Reconfigure(args graph.Args) error {
 	cfg, err := parseArgs(args)
+	if err == nil && cfg.keep != a.cfg.keep {
+		err = errors.New("keep= is for the life of the process: start anew, with new keys")
+	}
 	if err == nil {
 		err = cfg.install(a.store)
 	}

@@ -210,7 +210,7 @@ func (s *wire) askLost(f *flow, near uint32) {
 
 // asks has the server asked about the lost flow f, of which request b came, with PSN psn. Before the first answer the question has the
 // headers of b, and it is not known whether the server takes them.
-func (s *clientSide) asks(f *flow, b []byte, psn uint32) {
+func asks(s *clientSide, f *flow, b []byte, psn uint32) {
 	if f.asked != 0 && s.c.Now().Sub(f.asking) < s.cfg.giveup {
 		return
 	}
@@ -221,7 +221,7 @@ func (s *clientSide) asks(f *flow, b []byte, psn uint32) {
 
 // hearLost handles acknowledgement b, which answers the question of askLost: a server's end that acknowledges another PSN than before
 // has another connection.
-func (s *carrierSide) hearLost(f *flow, b []byte) {
+func hearLost(s *carrierSide, f *flow, b []byte) {
 	psn := s.f.BTHOf(b).PSN()
 	f.owed, f.asked, f.tries = 0, 0, 0
 	switch {
@@ -235,7 +235,7 @@ func (s *carrierSide) hearLost(f *flow, b []byte) {
 
 // isOver reports whether nothing of the lost flow f can cross any more that the server would execute, or acknowledge, in another
 // one's place. Of what only the journal named it asks the server.
-func (s *Box) isOver(f *flow, now clock.Time) bool {
+func isOver(s *Box, f *flow, now clock.Time) bool {
 	n := s.n
 	end := f.told || f.gaveUp(now, max(s.cfg.idle, longestWait))
 	switch {

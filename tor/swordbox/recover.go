@@ -576,7 +576,7 @@ func (s *clientSide) tell(fl *flow, x *packet.Buf, b []byte) {
 // be under way, they must not reach the client. Later a response is for another connection that has the client's queue pair now.
 func answersLost(s *carrierSide, fl *flow, x *packet.Buf, b []byte) {
 	if fl.owed != 0 && s.f.Op == hdr.Acknowledge && s.n.ledger.byJournal(fl) {
-		s.hearLost(fl, b)
+		hearLost(s, fl, b)
 		s.c.Drop(x, reasonAbsorbed)
 		return
 	}

@@ -53,7 +53,7 @@ func (s *clientSide) request(x *packet.Buf, b []byte) {
 //go:noinline
 func answerEnded(s *clientSide, fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	if fl.lost != 0 && s.n.ledger.byJournal(fl) {
-		if s.asks(fl, b, psn); !fl.oldestAgain(s.c.Now(), psn) {
+		if asks(s, fl, b, psn); !fl.oldestAgain(s.c.Now(), psn) {
 			s.c.Drop(x, reasonReset)
 			return
 		}

@@ -198,7 +198,7 @@ func (s *Box) inspectSome(n *node, left int) int {
 		case f.lost != 0:
 			// What a client may still send under the old numbers must not cross, however late it is. Where the server's end is
 			// gone nothing of it is executed, and a client that does not repeat its oldest request any more sends nothing.
-			if s.isOver(f, now) {
+			if isOver(s, f, now) {
 				n.conns.Remove(n.slot(f))
 			}
 		case f.quiet && now.Sub(f.heard) < s.cfg.idle:

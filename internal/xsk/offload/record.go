@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -38,8 +39,9 @@ func (r *Record) Owe(w Record) {
 const RecordDir = "/run"
 
 // RecordFile returns the path of the file of an interface of the calling thread's network namespace.
-// The path contains the namespace's cookie, because a later namespace may get the same inode, and the interface's
-// permanent address, or else its address, because a later interface may get the same index.
+// The path contains the namespace's cookie, because a later namespace may get the same inode. A later interface may get the same
+// index, so the path also contains the interface's permanent address, or else its address, and of a veth the index of
+// its other end. If there is a file in which one of both is right, it is that one: the other one has changed.
 // It is empty if the kernel does not tell the cookie; then there is no file.
 func RecordFile(index int) (string, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -58,11 +60,29 @@ func RecordFile(index int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("interface with index %d: %w", index, err)
 	}
-	a := l.Attrs().PermHWAddr
+	a, other := l.Attrs().PermHWAddr, ""
 	if len(a) == 0 {
 		a = l.Attrs().HardwareAddr
 	}
-	return filepath.Join(RecordDir, fmt.Sprintf("quillon-settings-%d-%d-%x", cookie, index, []byte(a))), nil
+	if l.Type() == "veth" && l.Attrs().ParentIndex != 0 {
+		other = fmt.Sprintf("-peer%d.%d", l.Attrs().NetNsID, l.Attrs().ParentIndex)
+	}
+	path, address := filepath.Join(RecordDir, fmt.Sprintf("quillon-settings-%d-%d-", cookie, index)), fmt.Sprintf("%x", []byte(a))
+	all, err := filepath.Glob(path + "*")
+	if err != nil {
+		return "", err
+	}
+	for _, is := range []func(its string) bool{
+		func(its string) bool { return its == address || strings.HasPrefix(its, address+"-") },
+		func(its string) bool { return other != "" && strings.HasSuffix(its, other) },
+	} {
+		for _, file := range all {
+			if is(file[len(path):]) && filepath.Ext(file) != ".opening" {
+				return file, nil
+			}
+		}
+	}
+	return path + address + other, nil
 }
 
 // recordFormat is the format of the file: the four words of the restore record.

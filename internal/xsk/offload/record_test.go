@@ -41,7 +41,63 @@ func TestRecordFile(t *testing.T) {
 	if one == other {
 		t.Errorf("both have the record %s", one)
 	}
+	t.Cleanup(func() { _ = WriteRecord(one, Record{}) })
+	if err := WriteRecord(one, Record{1}); err != nil {
+		t.Fatal(err)
+	}
+	if again := file("02:00:00:00:00:02"); again == one {
+		t.Errorf("another interface has the record %s", one)
+	}
 	if again := file("02:00:00:00:00:01"); again != one {
 		t.Errorf("the same interface has the records %s and %s", one, again)
+	}
+}
+
+// TestRecordOfChangedAddress: an end of a veth that gets another address has its record still. One that has another address and
+// another other end is another interface.
+func TestRecordOfChangedAddress(t *testing.T) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
+	ns, err := netns.New()
+	if err != nil {
+		t.Skip("needs root to make a network namespace: ", err)
+	}
+	defer ns.Close()
+	add := func() netlink.Link {
+		a := netlink.NewLinkAttrs()
+		a.Name, a.Index = "x", 77
+		l := &netlink.Veth{LinkAttrs: a, PeerName: "y"}
+		if err := netlink.LinkAdd(l); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	file := func() string {
+		path, err := RecordFile(77)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	l := add()
+	was := file()
+	if was == "" {
+		t.Skip("the kernel does not tell the namespace's cookie")
+	}
+	t.Cleanup(func() { _ = WriteRecord(was, Record{}) })
+	if err := WriteRecord(was, Record{1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0, 9}); err != nil {
+		t.Fatal(err)
+	}
+	if now := file(); now != was {
+		t.Errorf("with another address it has the record %s, and not %s", now, was)
+	}
+	if err := netlink.LinkDel(l); err != nil {
+		t.Fatal(err)
+	}
+	add()
+	if now := file(); now == was {
+		t.Errorf("another interface has the record %s", now)
 	}
 }
