@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -236,12 +237,7 @@ func (x *clioRun) fill(ctx context.Context, out *ClioVariantResult) error {
 	}
 	begun := x.clk.Now()
 	err := x.until(ctx, "loading", func() int { return sum((*clio.Filler).Filled) + sum((*clio.Filler).Failed) }, func(clock.Time) bool {
-		for _, f := range all {
-			if !f.Idle() {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(all, func(f *clio.Filler) bool { return !f.Idle() })
 	})
 	out.LoadSeconds = x.clk.Now().Sub(begun).Seconds()
 	if n := sum((*clio.Filler).Failed); err == nil && n > 0 {
@@ -281,12 +277,7 @@ func (x *clioRun) workload(ctx context.Context, number int, name string) (*ClioR
 	}
 	count := func() int { t := ended(); return int(t.Reads + t.Writes + t.Unknown + t.Failed) }
 	idle := func(clock.Time) bool {
-		for _, l := range loads {
-			if !l.Idle() {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(loads, func(l *clio.Load) bool { return !l.Idle() })
 	}
 	until := x.clk.Now().Add(seconds(x.c.Warmup))
 	if err := x.until(ctx, "YCSB "+name, count, func(now clock.Time) bool { return now >= until || idle(now) }); err != nil {
