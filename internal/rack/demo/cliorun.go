@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,37 +122,14 @@ func (x *clioRun) build() error {
 	return nil
 }
 
-// conductor is a worker that calls look in every breath, at least each millisecond, and stops all workers when look
-// returns an error.
-type conductor struct {
-	look func(now clock.Time) error
-	stop context.CancelFunc
-	err  error
-	next clock.Time
-}
-
 var errPartOver = errors.New("this part is over")
-
-func (c *conductor) Breath(now clock.Time) (int, error) {
-	if c.err == nil {
-		if c.err = c.look(now); c.err != nil {
-			c.stop()
-		}
-	}
-	c.next = now.Add(time.Millisecond)
-	return 0, nil
-}
-
-func (c *conductor) Deadline() clock.Time { return c.next }
 
 // until runs all workers until done returns true. count is the number that is shown; if it does not grow for
 // the time stuck, until gives up.
 func (x *clioRun) until(ctx context.Context, step string, count func() int, done func(now clock.Time) bool) error {
-	part, stop := context.WithCancel(ctx)
-	defer stop()
 	begun := x.clk.Now()
 	last, moved, shown, at := count(), begun, begun, count()
-	c := &conductor{stop: stop, look: func(now clock.Time) error {
+	err := host.Watched(ctx, func(now clock.Time) error {
 		if done(now) {
 			return errPartOver
 		}
@@ -167,19 +145,13 @@ func (x *clioRun) until(ctx context.Context, step string, count func() int, done
 			shown, at = now, n
 		}
 		return nil
-	}}
-	err := x.place.breathe(part, append(x.workers, c))
-	switch {
-	case errors.Is(c.err, errPartOver):
+	}, func(ctx context.Context, watch host.Worker) error {
+		return x.place.breathe(ctx, append(x.workers, watch))
+	})
+	if errors.Is(err, errPartOver) {
 		return nil
-	case c.err != nil:
-		return c.err
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case err == nil:
-		err = errors.New("the wires were closed")
 	}
-	return err
+	return cmp.Or(err, errors.New("the wires were closed"))
 }
 
 // run runs all workloads of a variant, and checks the result.
