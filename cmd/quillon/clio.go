@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -267,17 +266,13 @@ func (e *portEnd) run(ctx context.Context, clk clock.Clock, ep host.Endpoint, ap
 		}
 		workers = append(workers, host.NewNode(q, ep, a))
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	err := host.SpinOn(ctx, clk, e.queues, append(workers, &glance{look: func(now clock.Time) {
-		if err := look(now); err != nil {
-			stop(err)
+	return host.Watched(ctx, look, func(ctx context.Context, watch host.Worker) error {
+		err := host.SpinOn(ctx, clk, e.queues, append(workers, watch)...)
+		if err == nil && ctx.Err() == nil {
+			return fmt.Errorf("--port %s: the interface is gone", e.port)
 		}
-	}})...)
-	if err == nil && ctx.Err() == nil {
-		return fmt.Errorf("--port %s: the interface is gone", e.port)
-	}
-	return errors.Join(err, context.Cause(ctx))
+		return err
+	})
 }
 
 // serve calls run until ctx (from interrupted) is done, or for the given seconds (0: no limit); neither is an
@@ -313,21 +308,3 @@ func (e *portEnd) serve(ctx context.Context, cmd *cobra.Command, clk clock.Clock
 	}
 	return took, err
 }
-
-// glance is a host.Worker that calls look each millisecond.
-type glance struct {
-	look func(now clock.Time)
-	next clock.Time
-}
-
-// Breath implements host.Worker.
-func (g *glance) Breath(now clock.Time) (int, error) {
-	if now >= g.next {
-		g.look(now)
-		g.next = now.Add(time.Millisecond)
-	}
-	return 0, nil
-}
-
-// Deadline implements host.Worker.
-func (g *glance) Deadline() clock.Time { return g.next }

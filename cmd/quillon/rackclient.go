@@ -287,14 +287,9 @@ func (x *rackRun) inMemory(fleet *store.Fleet) error {
 	}
 	x.memory, x.close, x.lost = s.Store(), func() error { return nil }, func() uint64 { return 0 }
 	x.drive = func(ctx context.Context, look func(now clock.Time) error) error {
-		ctx, stop := context.WithCancelCause(ctx)
-		defer stop(nil)
-		err := host.Spin(ctx, x.clk, host.NewNode(a, mine, c), host.NewNode(b, there, s), &glance{look: func(now clock.Time) {
-			if err := look(now); err != nil {
-				stop(err)
-			}
-		}})
-		return errors.Join(err, context.Cause(ctx))
+		return host.Watched(ctx, look, func(ctx context.Context, watch host.Worker) error {
+			return host.Spin(ctx, x.clk, host.NewNode(a, mine, c), host.NewNode(b, there, s), watch)
+		})
 	}
 	return nil
 }

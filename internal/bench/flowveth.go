@@ -88,18 +88,18 @@ func flowFrame(src, dst [6]byte, from, to netip.Addr, sport, dport uint16) []byt
 
 // vethFlows is a range on which instances take turns, with flows decided or not.
 type vethFlows struct {
-	vethKernel
+	*vethRange
 	chain   bool
 	answers [][]byte
 }
 
 func flowsOnVeth(clk clock.Clock, chain bool) (*contest, error) {
 	frames, answers := flowFrames(chain)
-	k, err := newVethKernel(clk, frames, 0)
+	r, err := newVethRange(clk, frames, 0)
 	if err != nil {
 		return nil, err
 	}
-	v := &vethFlows{k, chain, answers}
+	v := &vethFlows{r, chain, answers}
 	of := func(offload string) Run {
 		return func() (func() (int, error), error) { return v.turn(offload) }
 	}

@@ -70,41 +70,23 @@ func BridgeLoad() (*Load, error) {
 	return l, nil
 }
 
-// vethKernel is a range on which instances take turns whose work is done by the kernel, or not.
-type vethKernel struct {
-	*vethRange
-	kernel *KernelFigures
-}
-
-func newVethKernel(clk clock.Clock, frames []blast.Frame, window int) (vethKernel, error) {
-	r, err := newVethRange(clk, frames, window)
-	return vethKernel{vethRange: r}, err
-}
-
-// contest is one of two runs on the range, whose result has the kernel's figures.
-func (v *vethKernel) contest(work, pass Run) *contest {
-	c := v.vethRange.contest(work, pass)
-	c.after = func(r *Result) { r.Kernel = v.kernel }
-	return c
-}
-
 // vethP4 is a range on which instances with a load take turns.
 type vethP4 struct {
 	*Load
-	vethKernel
+	*vethRange
 }
 
 // onVeth runs the load's frames through instances whose app is run by the kernel, and by the engine.
 func (l *Load) onVeth(clk clock.Clock, window int) (*contest, error) {
-	k, err := newVethKernel(clk, l.Laps, window)
+	r, err := newVethRange(clk, l.Laps, window)
 	if err != nil {
 		return nil, err
 	}
-	v := &vethP4{l, k}
+	v := &vethP4{l, r}
 	of := func(exec string) Run {
 		return func() (func() (int, error), error) { return v.round(exec) }
 	}
-	return v.vethKernel.contest(of(p4.ExecXDP), of(p4.ExecEngine)), nil
+	return v.vethRange.contest(of(p4.ExecXDP), of(p4.ExecEngine)), nil
 }
 
 // round begins an instance, and has it timed when it has met all frames.
@@ -165,7 +147,7 @@ func (v *vethP4) look() error {
 
 // share takes what the kernel has finished and given up by its counts, and its program's time, beside what is timed: statistics take
 // time themselves. Of times it keeps the least.
-func (v *vethKernel) share(counts func() (finished, given uint64, err error)) error {
+func (v *vethRange) share(counts func() (finished, given uint64, err error)) error {
 	finished, given, err := counts()
 	if err != nil {
 		return err
@@ -190,7 +172,7 @@ func (v *vethKernel) share(counts func() (finished, given uint64, err error)) er
 }
 
 // programTime is the time of the first interface's program a frame, in ns, over some time.
-func (v *vethKernel) programTime(d time.Duration) (ns float64, err error) {
+func (v *vethRange) programTime(d time.Duration) (ns float64, err error) {
 	err = v.r.Near.Do(func() error {
 		l, err := netlink.LinkByName(blast.A)
 		if err != nil {

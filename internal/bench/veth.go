@@ -71,6 +71,7 @@ type vethRange struct {
 	sending chan error
 	frames  []blast.Frame
 	x       *open.Running
+	kernel  *KernelFigures // of what the kernel ran; nil: not looked at
 }
 
 // newVethRange makes the veth pairs, and begins to send the frames.
@@ -135,7 +136,8 @@ func (v *vethRange) contest(work, pass Run) *contest {
 	for _, f := range v.frames {
 		total += len(f.Bytes)
 	}
-	return &contest{bytes: float64(total) / float64(len(v.frames)), work: work, pass: pass, close: v.close}
+	return &contest{bytes: float64(total) / float64(len(v.frames)), work: work, pass: pass, close: v.close,
+		after: func(r *Result) { r.Kernel = v.kernel }}
 }
 
 // onVeth runs frames through an instance that is changed between clover-steer

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"sort"
 	"strings"
 
@@ -530,7 +531,7 @@ func read(br, l netlink.Link) (Settings, error) {
 		s.State = v[0]
 	}
 	for id := range s.Attrs {
-		if !isSettable(id) {
+		if !slices.Contains(settable, id) {
 			delete(s.Attrs, id)
 		}
 	}
@@ -562,15 +563,6 @@ func read(br, l netlink.Link) (Settings, error) {
 	}
 	s.Offload, err = offload(a.Name)
 	return s, err
-}
-
-func isSettable(id uint16) bool {
-	for _, x := range settable {
-		if x == id {
-			return true
-		}
-	}
-	return false
 }
 
 // portAttrs returns all bridge port attributes of the interface.

@@ -328,7 +328,7 @@ func (i *plans) insides(spec *Spec, name string, outer *node, w int, fresh bool,
 	}
 	var out []*Inside
 	for n, s := range specs {
-		if !validName(s.Name) {
+		if !ValidName(s.Name) {
 			return nil, fail(fmt.Errorf("an app inside is named %q: want letters, digits, _ and -", s.Name))
 		}
 		if slices.ContainsFunc(specs[:n], func(o InsideSpec) bool { return o.Name == s.Name }) {

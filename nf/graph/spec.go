@@ -160,7 +160,7 @@ func parseEdge(s string) (edge, error) {
 	var ok1, ok2 bool
 	e.from, e.out, ok1 = strings.Cut(strings.TrimSpace(l), ".")
 	e.to, e.in, ok2 = strings.Cut(strings.TrimSpace(r), ".")
-	if !ok || !ok1 || !ok2 || !validName(e.from) || !validName(e.out) || !validName(e.to) || !validName(e.in) {
+	if !ok || !ok1 || !ok2 || !ValidName(e.from) || !ValidName(e.out) || !ValidName(e.to) || !ValidName(e.in) {
 		return edge{}, fmt.Errorf("link %q is not of the form \"NAME.OUT -> NAME.IN\"", s)
 	}
 	return e, nil
@@ -180,7 +180,9 @@ func (s *Spec) edges() ([]edge, error) {
 	return es, nil
 }
 
-func validName(s string) bool {
+// ValidName reports whether s may name a port, an app or an end of one: 1 to 64 letters, digits, _ and -, and the
+// first is no -.
+func ValidName(s string) bool {
 	for i := 0; i < len(s); i++ {
 		c := s[i]
 		switch {
@@ -209,7 +211,7 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Ports)) {
 		p := s.Ports[name]
 		at := path("ports", name)
-		if !validName(name) {
+		if !ValidName(name) {
 			return s.errAt(at, "port name %q: use letters, digits, '_' and '-'", name)
 		}
 		if _, ok := s.Apps[name]; ok {
@@ -232,7 +234,7 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Apps)) {
 		a := s.Apps[name]
-		if !validName(name) {
+		if !ValidName(name) {
 			return s.errAt(path("apps", name), "app name %q: use letters, digits, '_' and '-'", name)
 		}
 		k := findKind(kinds, a.Kind)

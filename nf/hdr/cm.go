@@ -1,6 +1,9 @@
 package hdr
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // MADLen is the size of a management datagram (IBTA 13.4.2).
 const MADLen = 256
@@ -71,14 +74,7 @@ func (m CM) at(i int) []byte { return m[24+i:] }
 
 func (m CM) uint24(i int) uint32 { return be.Uint32(m.at(i)) >> 8 }
 
-func (m CM) is(a ...CMAttr) bool {
-	for _, a := range a {
-		if m.AttributeID() == a {
-			return true
-		}
-	}
-	return false
-}
+func (m CM) is(a ...CMAttr) bool { return slices.Contains(a, m.AttributeID()) }
 
 func (m CM) TransactionID() uint64 { return be.Uint64(m[8:]) }
 func (m CM) AttributeID() CMAttr   { return CMAttr(be.Uint16(m[16:])) }

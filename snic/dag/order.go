@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/quillon/quillon/nf/graph"
 )
 
 // MaxTasks is the largest number of tasks that a DAG may name.
@@ -33,7 +35,7 @@ func ParseOrder(s string) (Order, error) {
 		last := -1
 		for _, name := range strings.Split(statement, "->") {
 			name = strings.TrimSpace(name)
-			if !validName(name) {
+			if !graph.ValidName(name) {
 				return Order{}, fmt.Errorf("%q is no name of a task: want a -> b -> c; a -> d", clip(name))
 			}
 			i, ok := index[name]
@@ -147,18 +149,4 @@ func (o Order) circle() []string {
 		}
 	}
 	return nil
-}
-
-// validName reports whether s may name a task or a tenant.
-func validName(s string) bool {
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
-		case i > 0 && c == '-':
-		default:
-			return false
-		}
-	}
-	return s != "" && len(s) <= 64
 }

@@ -267,7 +267,7 @@ func (c *checking) checkTasks(known Known) *SpecError {
 		wrong := func(field, format string, args ...any) *SpecError {
 			return c.Errorf(at("tasks", name, field), "task %s: "+format, append([]any{name}, args...)...)
 		}
-		if !validName(name) {
+		if !graph.ValidName(name) {
 			return c.Errorf(at("tasks", name), "task name %q: use letters, digits, '_' and '-', at most 64", clip(name))
 		}
 		t := Task{
@@ -349,7 +349,7 @@ func (c *checking) checkTenants(Known) *SpecError {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Tenants)) {
-		if !validName(name) {
+		if !graph.ValidName(name) {
 			return c.Errorf(at("tenants", name), "tenant name %q: use letters, digits, '_' and '-', at most 64", clip(name))
 		}
 		t := Tenant{Name: name, Weight: 1}

@@ -142,12 +142,7 @@ func stages(tasks []Task, d *DAG, rank []int, width int, independent func(a, b *
 // cut reports whether all tasks before at must be done before any other.
 func (n *needs) cut(at int) bool {
 	all := uint64(1)<<at - 1
-	for _, b := range n.before[at:] {
-		if b&all != all {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(n.before[at:], func(b uint64) bool { return b&all != all })
 }
 
 // branches returns the tasks lo to hi-1 as branches: tasks that depend on each other are in one branch.

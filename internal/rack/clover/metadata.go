@@ -3,6 +3,7 @@ package clover
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/quillon/quillon/nf/clock"
@@ -236,12 +237,7 @@ func (m *Metadata) Step(now clock.Time) bool {
 }
 
 func (m *Metadata) scarce() bool {
-	for _, k := range m.classes {
-		if float64(k.free) <= m.cfg.GCBelow*float64(k.total) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.classes, func(k *class) bool { return float64(k.free) <= m.cfg.GCBelow*float64(k.total) })
 }
 
 func (m *Metadata) complete(now clock.Time, c *rnic.WC) {

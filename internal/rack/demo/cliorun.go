@@ -2,9 +2,11 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -120,37 +122,14 @@ func (x *clioRun) build() error {
 	return nil
 }
 
-// conductor is a worker that calls look in every breath, at least each millisecond, and stops all workers when look
-// returns an error.
-type conductor struct {
-	look func(now clock.Time) error
-	stop context.CancelFunc
-	err  error
-	next clock.Time
-}
-
 var errPartOver = errors.New("this part is over")
-
-func (c *conductor) Breath(now clock.Time) (int, error) {
-	if c.err == nil {
-		if c.err = c.look(now); c.err != nil {
-			c.stop()
-		}
-	}
-	c.next = now.Add(time.Millisecond)
-	return 0, nil
-}
-
-func (c *conductor) Deadline() clock.Time { return c.next }
 
 // until runs all workers until done returns true. count is the number that is shown; if it does not grow for
 // the time stuck, until gives up.
 func (x *clioRun) until(ctx context.Context, step string, count func() int, done func(now clock.Time) bool) error {
-	part, stop := context.WithCancel(ctx)
-	defer stop()
 	begun := x.clk.Now()
 	last, moved, shown, at := count(), begun, begun, count()
-	c := &conductor{stop: stop, look: func(now clock.Time) error {
+	err := host.Watched(ctx, func(now clock.Time) error {
 		if done(now) {
 			return errPartOver
 		}
@@ -166,19 +145,13 @@ func (x *clioRun) until(ctx context.Context, step string, count func() int, done
 			shown, at = now, n
 		}
 		return nil
-	}}
-	err := x.place.breathe(part, append(x.workers, c))
-	switch {
-	case errors.Is(c.err, errPartOver):
+	}, func(ctx context.Context, watch host.Worker) error {
+		return x.place.breathe(ctx, append(x.workers, watch))
+	})
+	if errors.Is(err, errPartOver) {
 		return nil
-	case c.err != nil:
-		return c.err
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case err == nil:
-		err = errors.New("the wires were closed")
 	}
-	return err
+	return cmp.Or(err, errors.New("the wires were closed"))
 }
 
 // run runs all workloads of a variant, and checks the result.
@@ -236,12 +209,7 @@ func (x *clioRun) fill(ctx context.Context, out *ClioVariantResult) error {
 	}
 	begun := x.clk.Now()
 	err := x.until(ctx, "loading", func() int { return sum((*clio.Filler).Filled) + sum((*clio.Filler).Failed) }, func(clock.Time) bool {
-		for _, f := range all {
-			if !f.Idle() {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(all, func(f *clio.Filler) bool { return !f.Idle() })
 	})
 	out.LoadSeconds = x.clk.Now().Sub(begun).Seconds()
 	if n := sum((*clio.Filler).Failed); err == nil && n > 0 {
@@ -281,12 +249,7 @@ func (x *clioRun) workload(ctx context.Context, number int, name string) (*ClioR
 	}
 	count := func() int { t := ended(); return int(t.Reads + t.Writes + t.Unknown + t.Failed) }
 	idle := func(clock.Time) bool {
-		for _, l := range loads {
-			if !l.Idle() {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(loads, func(l *clio.Load) bool { return !l.Idle() })
 	}
 	until := x.clk.Now().Add(seconds(x.c.Warmup))
 	if err := x.until(ctx, "YCSB "+name, count, func(now clock.Time) bool { return now >= until || idle(now) }); err != nil {

@@ -171,6 +171,37 @@ func Spin(ctx context.Context, clk clock.Clock, workers ...Worker) error {
 	return nil
 }
 
+// Watched calls run with a worker that it is to run beside its own. The worker calls look each millisecond, until
+// ctx is done or look returns an error, which ends the context of run. Watched returns the error of run, and that
+// of look or the cause of ctx's end.
+func Watched(ctx context.Context, look func(now clock.Time) error, run func(ctx context.Context, watch Worker) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	err := run(ctx, &watch{look: look, stop: stop})
+	return errors.Join(err, context.Cause(ctx))
+}
+
+// watch is the worker of Watched.
+type watch struct {
+	look func(now clock.Time) error
+	stop context.CancelCauseFunc
+	next clock.Time
+}
+
+// Breath implements Worker.
+func (w *watch) Breath(now clock.Time) (int, error) {
+	if now >= w.next {
+		if err := w.look(now); err != nil {
+			w.stop(err)
+		}
+		w.next = now.Add(time.Millisecond)
+	}
+	return 0, nil
+}
+
+// Deadline implements Worker.
+func (w *watch) Deadline() clock.Time { return w.next }
+
 // idleSpins is the number of idle rounds that SpinOn makes before it waits.
 const idleSpins = 16
 
