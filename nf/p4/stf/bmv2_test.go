@@ -59,14 +59,11 @@ func TestBmv2(t *testing.T) {
 // besides those in their tests. Samples for PSA run on psa_switch.
 func TestBmv2Samples(t *testing.T) { ofSamples(t, samples(t), 100, rounds(), compareBmv2) }
 
-// TestBmv2PSA does the same with the programs for PSA in tests/p4.
+// TestBmv2PSA does the same with programs for PSA in tests/p4. It leaves out externs, which draws random numbers.
 func TestBmv2PSA(t *testing.T) {
 	needBmv2(t, "psa_switch")
-	files, err := filepath.Glob("../../../tests/p4/testdata/psa/*.stf")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	ofSamples(t, files, 300, rounds(), compareBmv2)
+	const dir = "../../../tests/p4/testdata/psa/"
+	ofSamples(t, []string{dir + "paths.stf", dir + "sums.stf"}, 300, rounds(), compareBmv2)
 }
 
 // switches are bmv2's programs, by the architecture of the programs that they run.
@@ -261,6 +258,11 @@ func (s *setup) run(t *testing.T) *run {
 	r, err := newRun(s.prog, p4.Config{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if s.prog.Arch() == "psa" {
+		if err := r.sw.DeleteSession(0); err != nil { // psa_switch begins without PSA_CLONE_SESSION_TO_CPU
+			t.Fatal(err)
+		}
 	}
 	for i := range s.config {
 		if err := r.do(&s.config[i]); err != nil {
@@ -480,8 +482,10 @@ func compareBmv2(t *testing.T, s *setup, json string, in []input) {
 	}
 	for i, p := range in {
 		r.sw.Process(0, p.port, p.frame, func(n uint32, b []byte) {
-			want[n] = append(want[n], outcome{slices.Clone(b), in[i]})
-			frames++
+			if n < 1<<31 { // bmv2 attaches nothing to higher ports
+				want[n] = append(want[n], outcome{slices.Clone(b), in[i]})
+				frames++
+			}
 		})
 	}
 	ports := slices.Sorted(maps.Keys(want))
@@ -747,6 +751,9 @@ func (b *bmv2) command(r *run, s *Statement) string {
 		return "table_set_default " + t.Name + " " + a.Name + p4.BMv2Args(a)
 	case Command:
 		text := s.Command
+		if s.Name != "" {
+			text += " " + s.Name
+		}
 		for _, n := range s.Numbers {
 			text += " " + n.String()
 		}

@@ -1,5 +1,7 @@
-/* sums: hashes by each algorithm, checksums, a register and counters of PSA, on the fields of the frame's header probe, without a
- * meter or a random number, so that the outcome depends on nothing but the frames.
+/* sums: hashes by each algorithm, checksums, a register and counters of PSA, on the fields of the frame's header probe.
+ *
+ * It has no meter and no random number, so that the outcome depends on the frames alone. It has nothing that psa_switch does not
+ * do: an error of its own, and a subtraction whose first word may be 0.
  */
 #include <core.p4>
 #include <bmv2/psa.p4>
@@ -17,8 +19,8 @@ header probe_t {
     bit<64> long;
     bit<32> data;
     bit<16> seen;   // the value of the register before: what the frame before had in data
-    bit<16> sum;    // the checksum of data and long, then of what data becomes
-    bit<16> right;  // 1 if sum was the checksum of data and long
+    bit<16> sum;    // the checksum of type, data and long, corrected when data is changed
+    bit<16> right;  // 1 if sum was that checksum
 }
 
 header result_t {
@@ -46,10 +48,6 @@ struct metadata_t {
 
 struct empty_t {}
 
-error {
-    WrongSum
-}
-
 parser ingress_parse(packet_in packet, out headers_t hdr, inout metadata_t meta,
                      in psa_ingress_parser_input_metadata_t ist, in empty_t resubmit_meta, in empty_t recirculate_meta) {
     InternetChecksum() ck;
@@ -58,11 +56,11 @@ parser ingress_parse(packet_in packet, out headers_t hdr, inout metadata_t meta,
         packet.extract(hdr.ethernet);
         packet.extract(hdr.probe);
         ck.clear();
-        ck.add({ hdr.probe.data, hdr.probe.long });
-        ck.subtract({ hdr.probe.data });
+        ck.add({ hdr.ethernet.type, hdr.probe.data, hdr.probe.long });
+        ck.subtract({ hdr.ethernet.type, hdr.probe.data });
         meta.state = ck.get_state();
-        ck.add({ hdr.probe.data });
-        verify(hdr.probe.sum == ck.get(), error.WrongSum);
+        ck.add({ hdr.ethernet.type, hdr.probe.data });
+        verify(hdr.probe.sum == ck.get(), error.NoMatch);
         transition accept;
     }
 }
@@ -91,6 +89,9 @@ control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input
     Hash<bit<8>>(PSA_HashAlgorithm_t.CRC32) narrow;
 
     apply {
+        if (!hdr.probe.isValid()) {
+            exit; // dropped
+        }
         both.count(hdr.probe.index);
         packets.count(hdr.probe.index);
         bytes.count(hdr.probe.index);
@@ -139,7 +140,7 @@ control egress_deparse(packet_out packet, out empty_t e2e_meta, out empty_t reci
 
     apply {
         ck.set_state(meta.state);
-        ck.add({ hdr.probe.data });
+        ck.add({ hdr.ethernet.type, hdr.probe.data });
         hdr.probe.sum = ck.get();
         packet.emit(hdr.ethernet);
         packet.emit(hdr.probe);
