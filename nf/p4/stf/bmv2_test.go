@@ -135,6 +135,9 @@ func ofSamples(t *testing.T, files []string, more int, seeds []uint64, with comp
 				if len(in) == 0 {
 					return
 				}
+				if why := incomparable[name]; why != "" {
+					t.Skip(why)
+				}
 				if undefined[name] == "" {
 					in = withoutLoops(t, s, packets(in, more, rand.New(rand.NewPCG(uint64(i), seed))))
 				} else {
@@ -234,6 +237,12 @@ var undefined = map[string]string{
 	"issue1097-2-bmv2":                 "ingress and egress write one register, and bmv2 has several packets under way",
 	"runtime-index-bmv2":               "an index from the packet may be outside of a stack",
 	"runtime-index-2-bmv2":             "an index from the packet may be outside of a stack",
+}
+
+// incomparable are samples of p4c for PSA that psa_switch cannot run as the engine does.
+var incomparable = map[string]string{
+	"internet_checksum1-bmv2":    "psa_switch aborts at an error of the program's own: p4c-bm2-psa writes none into the JSON",
+	"psa-parser-error-test-bmv2": "writes the time into frames",
 }
 
 // setup is what both switches are told before the first packet.
