@@ -318,7 +318,8 @@ func prepare(t *testing.T, json, file string) (*setup, []input) {
 		}
 		if in == nil {
 			s.config = slices.DeleteFunc(slices.Clone(all[:i]), func(s Statement) bool {
-				return strings.HasPrefix(s.Command, "meter") // colours depend on the time
+				// Colours depend on the time, unless no tokens come.
+				return slices.ContainsFunc(s.Rates, func(r Rate) bool { return r.PerMicrosecond != 0 })
 			})
 		}
 		frame, err := hex.DecodeString(st.Data)
@@ -765,6 +766,9 @@ func (b *bmv2) command(r *run, s *Statement) string {
 		}
 		for _, n := range s.Numbers {
 			text += " " + n.String()
+		}
+		for _, r := range s.Rates {
+			text += fmt.Sprintf(" %g:%d", r.PerMicrosecond, r.Burst)
 		}
 		return text
 	}

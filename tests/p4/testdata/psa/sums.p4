@@ -1,6 +1,6 @@
-/* sums: hashes by each algorithm, checksums, a register and counters of PSA, on the fields of the frame's header probe.
+/* sums: hashes by each algorithm, checksums, a register, counters and meters of PSA, on the fields of the frame's header probe.
  *
- * It has no meter and no random number, so that the outcome depends on the frames alone. It has nothing that psa_switch does not
+ * It has no random number, and its meters are to have bursts and no rates, so that the outcome depends on the frames alone. It has nothing that psa_switch does not
  * do: an error of its own, and a subtraction whose first word may be 0.
  */
 #include <core.p4>
@@ -34,6 +34,8 @@ header result_t {
     bit<16> bucket;  // from 100 on
     bit<8>  bits;    // a hash of low
     bit<16> state;   // of the checksum behind a subtraction
+    bit<8>  packets; // color that a meter of packets gave: 0 red, 1 green, 2 yellow
+    bit<8>  bytes;   // color that a meter of bytes gave
 }
 
 struct headers_t {
@@ -47,6 +49,17 @@ struct metadata_t {
 }
 
 struct empty_t {}
+
+control number(in PSA_MeterColor_t color, out bit<8> n) {
+    apply {
+        n = 2;
+        if (color == PSA_MeterColor_t.RED) {
+            n = 0;
+        } else if (color == PSA_MeterColor_t.GREEN) {
+            n = 1;
+        }
+    }
+}
 
 parser ingress_parse(packet_in packet, out headers_t hdr, inout metadata_t meta,
                      in psa_ingress_parser_input_metadata_t ist, in empty_t resubmit_meta, in empty_t recirculate_meta) {
@@ -79,6 +92,8 @@ control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input
     Counter<bit<32>, bit<8>>(16, PSA_CounterType_t.PACKETS_AND_BYTES) both;
     Counter<bit<32>, bit<8>>(16, PSA_CounterType_t.PACKETS) packets;
     Counter<bit<32>, bit<8>>(16, PSA_CounterType_t.BYTES) bytes;
+    Meter<bit<8>>(16, PSA_MeterType_t.PACKETS) packet_rate;
+    Meter<bit<8>>(16, PSA_MeterType_t.BYTES) byte_rate;
     Register<bit<16>, bit<8>>(16) values;
     Hash<bit<16>>(PSA_HashAlgorithm_t.CRC16) crc16;
     Hash<bit<32>>(PSA_HashAlgorithm_t.CRC32) crc32;
@@ -106,6 +121,10 @@ control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input
         hdr.result.bucket = crc16.get_hash(16w100, { hdr.probe.data, hdr.probe.high }, 16w10);
         hdr.result.bits = narrow.get_hash({ hdr.probe.low });
         hdr.result.state = meta.state;
+        PSA_MeterColor_t color = packet_rate.execute(hdr.probe.index & 15);
+        number.apply(color, hdr.result.packets);
+        color = byte_rate.execute(hdr.probe.index & 15);
+        number.apply(color, hdr.result.bytes);
         hdr.probe.seen = values.read(hdr.probe.index & 15);
         values.write(hdr.probe.index, hdr.probe.data[15:0]);
         hdr.probe.right = 1;
