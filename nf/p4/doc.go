@@ -50,5 +50,7 @@
 //   - Digests reach the controller, each with what its fields were when the program packed it. A
 //     clone session has a class of service and instances. PSA_CLONE_SESSION_TO_CPU (session 0) is
 //     there from the start.
+//   - A parser may have errors of its own: p4c-bm2-psa leaves their list out of the JSON, and psa_switch aborts
+//     when one comes.
 //   - A class of service that ports do not have (Config.Queues) counts as class 0.
 package p4

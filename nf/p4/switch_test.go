@@ -198,6 +198,11 @@ func TestCloneEgress(t *testing.T) {
 	}
 	got, _ := run(sw, 1, "abcd")
 	expect(t, got, sent{0, "1Acd"}, sent{4, "1Acd"})
+	if err := sw.SetSession(0, Session{Replicas: []Replica{{Port: 4}}, Length: 3}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ = run(sw, 1, "abcd")
+	expect(t, got, sent{0, "1Acd"}, sent{4, "1Ac"})
 }
 
 func TestMulticast(t *testing.T) {

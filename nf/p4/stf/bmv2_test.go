@@ -59,14 +59,11 @@ func TestBmv2(t *testing.T) {
 // besides those in their tests. Samples for PSA run on psa_switch.
 func TestBmv2Samples(t *testing.T) { ofSamples(t, samples(t), 100, rounds(), compareBmv2) }
 
-// TestBmv2PSA does the same with the programs for PSA in tests/p4.
+// TestBmv2PSA does the same with programs for PSA in tests/p4. It leaves out externs, which draws random numbers.
 func TestBmv2PSA(t *testing.T) {
 	needBmv2(t, "psa_switch")
-	files, err := filepath.Glob("../../../tests/p4/testdata/psa/*.stf")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	ofSamples(t, files, 300, rounds(), compareBmv2)
+	const dir = "../../../tests/p4/testdata/psa/"
+	ofSamples(t, []string{dir + "paths.stf", dir + "sums.stf"}, 300, rounds(), compareBmv2)
 }
 
 // switches are bmv2's programs, by the architecture of the programs that they run.
@@ -137,6 +134,9 @@ func ofSamples(t *testing.T, files []string, more int, seeds []uint64, with comp
 				needBmv2(t, switches[s.prog.Arch()])
 				if len(in) == 0 {
 					return
+				}
+				if why := incomparable[name]; why != "" {
+					t.Skip(why)
 				}
 				if undefined[name] == "" {
 					in = withoutLoops(t, s, packets(in, more, rand.New(rand.NewPCG(uint64(i), seed))))
@@ -239,6 +239,12 @@ var undefined = map[string]string{
 	"runtime-index-2-bmv2":             "an index from the packet may be outside of a stack",
 }
 
+// incomparable are samples of p4c for PSA that psa_switch cannot run as the engine does.
+var incomparable = map[string]string{
+	"internet_checksum1-bmv2":    "psa_switch aborts at an error of the program's own: p4c-bm2-psa writes none into the JSON",
+	"psa-parser-error-test-bmv2": "writes the time into frames",
+}
+
 // setup is what both switches are told before the first packet.
 type setup struct {
 	prog   *p4.Program
@@ -261,6 +267,11 @@ func (s *setup) run(t *testing.T) *run {
 	r, err := newRun(s.prog, p4.Config{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if s.prog.Arch() == "psa" {
+		if err := r.sw.DeleteSession(0); err != nil { // psa_switch begins without PSA_CLONE_SESSION_TO_CPU
+			t.Fatal(err)
+		}
 	}
 	for i := range s.config {
 		if err := r.do(&s.config[i]); err != nil {
@@ -307,7 +318,8 @@ func prepare(t *testing.T, json, file string) (*setup, []input) {
 		}
 		if in == nil {
 			s.config = slices.DeleteFunc(slices.Clone(all[:i]), func(s Statement) bool {
-				return strings.HasPrefix(s.Command, "meter") // colours depend on the time
+				// Colours depend on the time, unless no tokens come.
+				return slices.ContainsFunc(s.Rates, func(r Rate) bool { return r.PerMicrosecond != 0 })
 			})
 		}
 		frame, err := hex.DecodeString(st.Data)
@@ -480,8 +492,10 @@ func compareBmv2(t *testing.T, s *setup, json string, in []input) {
 	}
 	for i, p := range in {
 		r.sw.Process(0, p.port, p.frame, func(n uint32, b []byte) {
-			want[n] = append(want[n], outcome{slices.Clone(b), in[i]})
-			frames++
+			if n < 1<<31 { // bmv2 attaches nothing to higher ports
+				want[n] = append(want[n], outcome{slices.Clone(b), in[i]})
+				frames++
+			}
 		})
 	}
 	ports := slices.Sorted(maps.Keys(want))
@@ -747,8 +761,14 @@ func (b *bmv2) command(r *run, s *Statement) string {
 		return "table_set_default " + t.Name + " " + a.Name + p4.BMv2Args(a)
 	case Command:
 		text := s.Command
+		if s.Name != "" {
+			text += " " + s.Name
+		}
 		for _, n := range s.Numbers {
 			text += " " + n.String()
+		}
+		for _, r := range s.Rates {
+			text += fmt.Sprintf(" %g:%d", r.PerMicrosecond, r.Burst)
 		}
 		return text
 	}

@@ -81,6 +81,9 @@ parser egress_parse(packet_in packet, out headers_t hdr, inout metadata_t meta,
 
 control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input_metadata_t ist, inout psa_ingress_output_metadata_t ost) {
     apply {
+        if (!hdr.order.isValid()) {
+            exit; // dropped
+        }
         bit<8> path;
         number.apply(ist.packet_path, path);
         bool first = ist.packet_path == PSA_PacketPath_t.NORMAL;

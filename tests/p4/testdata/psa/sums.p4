@@ -1,5 +1,7 @@
-/* sums: hashes by each algorithm, checksums, a register and counters of PSA, on the fields of the frame's header probe, without a
- * meter or a random number, so that the outcome depends on nothing but the frames.
+/* sums: hashes by each algorithm, checksums, a register, counters and meters of PSA, on the fields of the frame's header probe.
+ *
+ * It has no random number, and its meters are to have bursts and no rates, so that the outcome depends on the frames alone. It has nothing that psa_switch does not
+ * do: an error of its own, and a subtraction whose first word may be 0.
  */
 #include <core.p4>
 #include <bmv2/psa.p4>
@@ -17,8 +19,8 @@ header probe_t {
     bit<64> long;
     bit<32> data;
     bit<16> seen;   // the value of the register before: what the frame before had in data
-    bit<16> sum;    // the checksum of data and long, then of what data becomes
-    bit<16> right;  // 1 if sum was the checksum of data and long
+    bit<16> sum;    // the checksum of type, data and long, corrected when data is changed
+    bit<16> right;  // 1 if sum was that checksum
 }
 
 header result_t {
@@ -32,6 +34,8 @@ header result_t {
     bit<16> bucket;  // from 100 on
     bit<8>  bits;    // a hash of low
     bit<16> state;   // of the checksum behind a subtraction
+    bit<8>  packets; // color that a meter of packets gave: 0 red, 1 green, 2 yellow
+    bit<8>  bytes;   // color that a meter of bytes gave
 }
 
 struct headers_t {
@@ -46,8 +50,15 @@ struct metadata_t {
 
 struct empty_t {}
 
-error {
-    WrongSum
+control number(in PSA_MeterColor_t color, out bit<8> n) {
+    apply {
+        n = 2;
+        if (color == PSA_MeterColor_t.RED) {
+            n = 0;
+        } else if (color == PSA_MeterColor_t.GREEN) {
+            n = 1;
+        }
+    }
 }
 
 parser ingress_parse(packet_in packet, out headers_t hdr, inout metadata_t meta,
@@ -58,11 +69,11 @@ parser ingress_parse(packet_in packet, out headers_t hdr, inout metadata_t meta,
         packet.extract(hdr.ethernet);
         packet.extract(hdr.probe);
         ck.clear();
-        ck.add({ hdr.probe.data, hdr.probe.long });
-        ck.subtract({ hdr.probe.data });
+        ck.add({ hdr.ethernet.type, hdr.probe.data, hdr.probe.long });
+        ck.subtract({ hdr.ethernet.type, hdr.probe.data });
         meta.state = ck.get_state();
-        ck.add({ hdr.probe.data });
-        verify(hdr.probe.sum == ck.get(), error.WrongSum);
+        ck.add({ hdr.ethernet.type, hdr.probe.data });
+        verify(hdr.probe.sum == ck.get(), error.NoMatch);
         transition accept;
     }
 }
@@ -81,6 +92,8 @@ control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input
     Counter<bit<32>, bit<8>>(16, PSA_CounterType_t.PACKETS_AND_BYTES) both;
     Counter<bit<32>, bit<8>>(16, PSA_CounterType_t.PACKETS) packets;
     Counter<bit<32>, bit<8>>(16, PSA_CounterType_t.BYTES) bytes;
+    Meter<bit<8>>(16, PSA_MeterType_t.PACKETS) packet_rate;
+    Meter<bit<8>>(16, PSA_MeterType_t.BYTES) byte_rate;
     Register<bit<16>, bit<8>>(16) values;
     Hash<bit<16>>(PSA_HashAlgorithm_t.CRC16) crc16;
     Hash<bit<32>>(PSA_HashAlgorithm_t.CRC32) crc32;
@@ -91,6 +104,9 @@ control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input
     Hash<bit<8>>(PSA_HashAlgorithm_t.CRC32) narrow;
 
     apply {
+        if (!hdr.probe.isValid()) {
+            exit; // dropped
+        }
         both.count(hdr.probe.index);
         packets.count(hdr.probe.index);
         bytes.count(hdr.probe.index);
@@ -105,6 +121,10 @@ control ingress(inout headers_t hdr, inout metadata_t meta, in psa_ingress_input
         hdr.result.bucket = crc16.get_hash(16w100, { hdr.probe.data, hdr.probe.high }, 16w10);
         hdr.result.bits = narrow.get_hash({ hdr.probe.low });
         hdr.result.state = meta.state;
+        PSA_MeterColor_t color = packet_rate.execute(hdr.probe.index & 15);
+        number.apply(color, hdr.result.packets);
+        color = byte_rate.execute(hdr.probe.index & 15);
+        number.apply(color, hdr.result.bytes);
         hdr.probe.seen = values.read(hdr.probe.index & 15);
         values.write(hdr.probe.index, hdr.probe.data[15:0]);
         hdr.probe.right = 1;
@@ -139,7 +159,7 @@ control egress_deparse(packet_out packet, out empty_t e2e_meta, out empty_t reci
 
     apply {
         ck.set_state(meta.state);
-        ck.add({ hdr.probe.data });
+        ck.add({ hdr.ethernet.type, hdr.probe.data });
         hdr.probe.sum = ck.get();
         packet.emit(hdr.ethernet);
         packet.emit(hdr.probe);
