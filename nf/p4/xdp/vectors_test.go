@@ -286,6 +286,55 @@ func TestTooManyRanges(t *testing.T) {
 	}
 }
 
+// TestTooManyMasks: the engine has the frames of a table whose entries have more masks than there is room for, and says so, until the program is
+// loaded anew with fewer.
+func TestTooManyMasks(t *testing.T) {
+	w := newTwin(t, pairs(t, "ternary"))
+	var all []p4.Handle
+	frames := func() {
+		for bit := range 16 {
+			w.frame(1, padded(1<<bit))
+		}
+	}
+	for i := range uint64(maxMasks + 4) {
+		e := p4.Entry{Key: []p4.Match{{Value: bigEndian(1 << i), Mask: bigEndian(0xfff ^ 1<<(i+1))}}, Priority: int32(1 + i), Action: p4.Action{Name: "set", Args: [][]byte{{byte(i)}, {1}}}}
+		w.both(func(sw *p4.Switch) error {
+			h, err := sw.Insert("t", e)
+			if sw == w.sw {
+				all = append(all, h)
+			}
+			return err
+		})
+		frames()
+	}
+	if why := w.x.Stopped()["t"]; !strings.HasSuffix(why, "the entries have more than 8 different masks") || w.kernel != 16*maxMasks {
+		t.Errorf("stopped: %q, %d frames in the kernel, in the engine: %v", why, w.kernel, w.engine)
+	}
+	for i, h := range all {
+		w.both(func(sw *p4.Switch) error {
+			if i%2 == 0 {
+				return sw.Delete("t", h)
+			}
+			return sw.Modify("t", h, p4.Entry{Action: p4.Action{Name: "set", Args: [][]byte{{99}, {byte(i)}}}})
+		})
+		frames()
+	}
+	if w.kernel != 16*maxMasks {
+		t.Errorf("%d frames in the kernel: the table is there again without a new program", w.kernel)
+	}
+	x, err := New(w.x.tree, w.sw.Config(), Options{From: []Source{{Index: loopback, Port: 1}}, To: w.x.to})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.x.End()
+	_ = w.x.Close()
+	w.x = x
+	x.Begin(w.sw, w.now)
+	if frames(); w.kernel != 16*(maxMasks+1) {
+		t.Errorf("anew: %d frames in the kernel, stopped: %v", w.kernel, x.Stopped())
+	}
+}
+
 // TestOrderOfEntries replaces an entry by another one again and again, each in two changes of which the first one inserts, while another
 // processor runs frames. All frames see one of the two, and never one that is before what a frame has seen.
 func TestOrderOfEntries(t *testing.T) {
