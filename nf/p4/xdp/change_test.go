@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,9 +48,13 @@ func widePairs(t testing.TB, kind string, bits int) []byte {
 		kind, simple = "exact", "indirect_ws"
 		profiles = arr{obj{"name": "p", "id": 1, "max_size": 8, "selector": obj{"algo": "crc32", "input": arr{fieldOf(field{"out", "key", bits})}}}}
 	}
+	fields := arr{arr{"key", bits, false}, arr{"a", 64, false}, arr{"b", 64, false}}
+	if bits%8 > 0 {
+		fields = slices.Insert(fields, 1, any(arr{"rest", 8 - bits%8, false}))
+	}
 	root := obj{"__meta__": obj{"version": arr{2, 23}},
 		"header_types": arr{obj{"name": "std_t", "id": 1, "fields": stdFields},
-			obj{"name": "out_t", "id": 2, "fields": arr{arr{"key", bits, false}, arr{"a", 64, false}, arr{"b", 64, false}}}},
+			obj{"name": "out_t", "id": 2, "fields": fields}},
 		"headers": arr{obj{"name": "standard_metadata", "id": 1, "header_type": "std_t", "metadata": true},
 			obj{"name": "out", "id": 2, "header_type": "out_t", "metadata": false}},
 		"actions": append(more, obj{"name": "set", "id": 1, "runtime_data": arr{obj{"name": "a", "bitwidth": 64}, obj{"name": "b", "bitwidth": 64}},

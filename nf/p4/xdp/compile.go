@@ -64,6 +64,8 @@ type settings struct {
 	// word of the registers while it has them; the program stores 1.
 	Outlives bool
 	Owner    uint32
+	// FewExits has frames look at all bytes of a key in each word of bit vectors, so that the verifier has fewer ways to follow.
+	FewExits bool
 	// NoCopies leaves frames to multicast groups to the engine.
 	NoCopies bool
 	// Reasons are those that have the first numbers, also if the program does not use them: programs that share counts differ in

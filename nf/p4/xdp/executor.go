@@ -215,7 +215,12 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		return nil, err
 	}
 	s.Reasons = c.reasons
-	for _, s.NoCopies = range []bool{false, true} {
+	copies, searches := c.copies, searchesVectors(tree)
+	for _, way := range []settings{{}, {FewExits: true}, {NoCopies: true}, {FewExits: true, NoCopies: true}} {
+		if way.FewExits && !searches || way.NoCopies && !copies {
+			continue
+		}
+		s.FewExits, s.NoCopies = way.FewExits, way.NoCopies
 		if c, err = compile(tree, s, m); err != nil {
 			return nil, err
 		}
@@ -224,7 +229,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		}
 		x.reasons, x.parts, x.size = c.reasons, c.parts, len(c.code)
 		x.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: cmp.Or(o.Name, ProgramName), Type: ebpf.XDP, License: "GPL", Instructions: c.code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
-		if err == nil || !c.copies { // else egress, once for each copy, may be too long for the kernel
+		if err == nil { // else it may be too long for the verifier: by the ways out of searches, or by egress, once for each copy
 			break
 		}
 	}

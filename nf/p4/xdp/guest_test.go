@@ -23,7 +23,7 @@ import (
 var long = flag.Bool("long", false, "test in a guest with Debian's kernel, too")
 
 // inGuest are the tests that the guest runs: those by test runs.
-const inGuest = "Heritage|Meter|Stack|Samples|RandomPrograms|NoHalf|Prefixes|RegistersOnce|Many|Records|OrderOf|ValueSet"
+const inGuest = "Heritage|Meter|Stack|Samples|RandomPrograms|NoHalf|Prefixes|RegistersOnce|Many|Records|OrderOf|ValueSet|Widths|Killed"
 
 // TestMain is also a guest's first process.
 func TestMain(m *testing.M) {

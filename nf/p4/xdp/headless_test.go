@@ -112,6 +112,9 @@ func child(text string) error {
 				return
 			}
 			s.Running = a.(*p4.App).Report().(p4.Report).Kernel.(Running)
+			if sw == nil {
+				return
+			}
 			c, _ := sw.Count("bridge_ingress.port_rx", 1)
 			s.Rx = c.Packets
 			if h, err := sw.Find("bridge_ingress.dmac", []p4.Match{{Value: []byte{1}}, {Value: []byte{2, 0, 0, 0, 0, 2}}}, 0); err == nil {
@@ -338,7 +341,9 @@ type box struct {
 // start starts a child; an error of its start is returned.
 func (h *house) start(args graph.Args, attr *syscall.SysProcAttr) (*box, string) {
 	h.Helper()
-	args["program"] = orElse(args["program"], bridge)
+	if args["program"] = orElse(args["program"], bridge); args["program"] == noProgram {
+		delete(args, "program")
+	}
 	text, err := json.Marshal(args)
 	if err != nil {
 		h.Fatal(err)
@@ -363,6 +368,9 @@ func (h *house) start(args graph.Args, attr *syscall.SysProcAttr) (*box, string)
 	}
 	return b, s.Err
 }
+
+// noProgram starts a child without a program.
+const noProgram = "-"
 
 func orElse(s, other string) string {
 	if s == "" {
@@ -603,6 +611,31 @@ func TestHeadlessOpen(t *testing.T) {
 		t.Error(err)
 	}
 	h.clean("after detach")
+}
+
+// TestHeadlessLoaded: a process that gets its program later, as from a controller, says that the one of the killed process goes on, and takes it over.
+func TestHeadlessLoaded(t *testing.T) {
+	h := newHouse(t)
+	first := h.run(graph.Args{"exec": "xdp", "fail": "headless"})
+	first.entries()
+	first.forwards()
+	first.kill()
+	second := h.run(graph.Args{"exec": "xdp", "fail": "headless", "program": noProgram})
+	if s := second.say("report"); !s.Running.Headless || s.Running.Why != whyHeadless || s.Running.Runs {
+		t.Errorf("without a program: %+v", s.Running)
+	}
+	for range 50 {
+		h.send(false)
+	}
+	h.all("without a program")
+	second.say("load " + bridge)
+	second.entries()
+	second.forwards()
+	if s := second.say("report"); s.Running.Headless || s.Rx != h.sent.Load() {
+		t.Errorf("%d frames are counted, want %d: %+v", s.Rx, h.sent.Load(), s.Running)
+	}
+	second.stop()
+	h.clean("after a stop")
 }
 
 // TestHeadlessOther: a program that is another one is replaced when the next one is ready, and so is one whose ports have no app that goes on with it.

@@ -218,6 +218,11 @@ func (s *surveyed) leave(k *kernel, stay []*afxdp.Port) {
 	}
 }
 
+// goesOn reports whether the program of a process that was killed runs frames of the interfaces.
+func (s *surveyed) goesOn() bool {
+	return s != nil && slices.ContainsFunc(s.from, func(p *afxdp.Port) bool { left, _ := p.Left(); return left != nil })
+}
+
 // isOf reports whether no other kernel has had the interfaces outlive the process since k has.
 func (s *surveyed) isOf(k *kernel) bool {
 	return !slices.ContainsFunc(s.from, func(p *afxdp.Port) bool { by := afxdp.OutlivesFor(p); return by != nil && by != any(k) })
@@ -594,6 +599,9 @@ func (k *kernel) Report() any {
 		r.Ports, r.LeftOut = k.ports.shown, k.ports.left
 	}
 	if k.run == nil {
+		if r.Headless = k.why == whyNoProgram && k.ports.goesOn(); r.Headless {
+			r.Why = whyHeadless
+		}
 		return r
 	}
 	r.Runs, r.Headless = !k.waits.on, k.waits.on

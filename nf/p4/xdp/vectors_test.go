@@ -2,7 +2,13 @@ package xdp
 
 import (
 	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/big"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/quillon/quillon/nf/p4"
 )
@@ -123,6 +130,146 @@ func TestManyRanges(t *testing.T) {
 	}
 }
 
+// TestRangesOfWidths compares keys at the ends of ranges, which begin and end at 0, at the highest number and beside borders of bytes, of
+// numbers of 1 to 128 bits. Many have one priority.
+func TestRangesOfWidths(t *testing.T) {
+	for _, bits := range []int{1, 2, 7, 8, 9, 15, 17, 31, 32, 33, 63, 64, 65, 72, 127, 128} {
+		t.Run(strconv.Itoa(bits), func(t *testing.T) {
+			w := newTwin(t, widePairs(t, "range", bits))
+			r := newRandom(t)
+			top := new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), uint(bits)), big.NewInt(1))
+			number := func() *big.Int {
+				n := new(big.Int)
+				switch r.IntN(6) {
+				case 0:
+				case 1:
+					n.Set(top)
+				case 2, 3: // beside a power of two
+					n.Lsh(big.NewInt(1), uint(r.IntN(bits+1)))
+					n.Add(n, big.NewInt(int64(r.IntN(3)-1)))
+				default:
+					n.SetUint64(r.Uint64() >> r.IntN(64))
+					n.Lsh(n, uint(r.IntN(bits)))
+					n.Add(n, big.NewInt(int64(r.IntN(3)-1)))
+				}
+				if n.Sign() < 0 || n.Cmp(top) > 0 {
+					return new(big.Int).And(top, n.Abs(n))
+				}
+				return n
+			}
+			var ends []*big.Int
+			var have []p4.Handle
+			for n := range 400 {
+				switch i := r.IntN(max(1, len(have))); {
+				case len(have) > 60 || len(have) > 0 && r.IntN(6) == 0:
+					w.both(func(sw *p4.Switch) error { return sw.Delete("t", have[i]) })
+					have = slices.Delete(have, i, i+1)
+				case len(have) > 0 && r.IntN(4) == 0:
+					w.both(func(sw *p4.Switch) error {
+						return sw.Modify("t", have[i], p4.Entry{Action: p4.Action{Name: "set", Args: [][]byte{bigEndian(uint64(n)), {1}}}})
+					})
+				default:
+					low, high := number(), number()
+					if low.Cmp(high) > 0 {
+						low, high = high, low
+					}
+					ends = append(ends, low, high)
+					e := p4.Entry{Key: []p4.Match{{Value: low.Bytes(), Mask: high.Bytes()}}, Priority: int32(1 + r.IntN(3)),
+						Action: p4.Action{Name: "set", Args: [][]byte{bigEndian(uint64(n)), {2}}}}
+					var err error
+					w.both(func(sw *p4.Switch) error {
+						var h p4.Handle
+						if h, err = sw.Insert("t", e); err == nil && sw == w.ref {
+							have = append(have, h)
+						}
+						return err
+					})
+				}
+				for range 4 {
+					k := number()
+					if len(ends) > 0 && r.IntN(3) > 0 {
+						k.Add(ends[r.IntN(len(ends))], big.NewInt(int64(r.IntN(3)-1)))
+					}
+					k.And(k.Abs(k), top)
+					b := make([]byte, 64)
+					k.Lsh(k, uint((8-bits%8)%8)).FillBytes(b[:(bits+7)/8])
+					w.frame(1, b)
+				}
+				if t.Failed() {
+					t.Fatalf("after change %d of %d entries", n, len(have))
+				}
+			}
+			if s := w.x.Stopped(); len(s) > 0 || w.kernel != 1600 {
+				t.Errorf("stopped: %v, %d frames in the kernel, to the engine: %v", s, w.kernel, w.engine)
+			}
+		})
+	}
+}
+
+// manyTables is a program with so many tables of pairs, one behind the other.
+func manyTables(t *testing.T, kind string, bits, tables int) []byte {
+	t.Helper()
+	var root obj
+	if err := json.Unmarshal(widePairs(t, kind, bits), &root); err != nil {
+		t.Fatal(err)
+	}
+	ingress := root["pipelines"].(arr)[0].(obj)
+	first := ingress["tables"].(arr)[0].(obj)
+	var all arr
+	for i := range tables {
+		next := any(nil)
+		if i < tables-1 {
+			next = fmt.Sprintf("t%d", i+1)
+		}
+		one := maps.Clone(first)
+		one["name"], one["id"], one["base_default_next"], one["next_tables"] = fmt.Sprintf("t%d", i), 10+i, next, obj{"set": next}
+		all = append(all, one)
+	}
+	ingress["tables"], ingress["init_table"] = all, "t0"
+	b, err := json.Marshal(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestManyRangeTables: the kernel takes programs with several tables of ranges, also of wide keys, within a share of the verifier's limit of a
+// million instructions, and with few exits.
+func TestManyRangeTables(t *testing.T) {
+	requireKernel(t)
+	for _, bits := range []int{16, 128, 256} {
+		for _, few := range []bool{false, true} {
+			for _, n := range []int{2, 3, 8}[:map[bool]int{false: 3, true: 1}[few]] {
+				prog, tree, err := p4.LoadTree(manyTables(t, "range", bits, n))
+				if err != nil {
+					t.Fatal(err)
+				}
+				sw, err := p4.NewSwitch(prog, p4.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				tried := 0
+				o := Options{From: []Source{{Index: loopback, Port: 1}}, edit: func(_ descriptors, code asm.Instructions) asm.Instructions {
+					if tried++; tried == 1 && few { // so that the kernel refuses it
+						return code[1:]
+					}
+					return code
+				}}
+				x, err := New(tree, sw.Config(), o)
+				if err != nil {
+					t.Fatalf("%d tables of %d bits: %v", n, bits, err)
+				}
+				if want := map[bool]int{false: 1, true: 2}[few]; tried != want {
+					t.Errorf("%d tables of %d bits: the kernel takes the program in attempt %d, want %d", n, bits, tried, want)
+				}
+				if err := x.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
 // TestTooManyRanges: the engine has the frames of a table whose entries come to more pieces than there are slots, and says so.
 func TestTooManyRanges(t *testing.T) {
 	w := newTwin(t, pairs(t, "range"))
@@ -136,6 +283,55 @@ func TestTooManyRanges(t *testing.T) {
 	w.frame(1, make([]byte, 64))
 	if why := w.x.Stopped()["t"]; !strings.Contains(why, "pieces") || w.kernel != 0 || len(w.engine) != 1 {
 		t.Errorf("stopped: %q, %d frames in the kernel, in the engine: %v", why, w.kernel, w.engine)
+	}
+}
+
+// TestTooManyMasks: the engine has the frames of a table whose entries have more masks than there is room for, and says so, until the program is
+// loaded anew with fewer.
+func TestTooManyMasks(t *testing.T) {
+	w := newTwin(t, pairs(t, "ternary"))
+	var all []p4.Handle
+	frames := func() {
+		for bit := range 16 {
+			w.frame(1, padded(1<<bit))
+		}
+	}
+	for i := range uint64(maxMasks + 4) {
+		e := p4.Entry{Key: []p4.Match{{Value: bigEndian(1 << i), Mask: bigEndian(0xfff ^ 1<<(i+1))}}, Priority: int32(1 + i), Action: p4.Action{Name: "set", Args: [][]byte{{byte(i)}, {1}}}}
+		w.both(func(sw *p4.Switch) error {
+			h, err := sw.Insert("t", e)
+			if sw == w.sw {
+				all = append(all, h)
+			}
+			return err
+		})
+		frames()
+	}
+	if why := w.x.Stopped()["t"]; !strings.HasSuffix(why, "the entries have more than 8 different masks") || w.kernel != 16*maxMasks {
+		t.Errorf("stopped: %q, %d frames in the kernel, in the engine: %v", why, w.kernel, w.engine)
+	}
+	for i, h := range all {
+		w.both(func(sw *p4.Switch) error {
+			if i%2 == 0 {
+				return sw.Delete("t", h)
+			}
+			return sw.Modify("t", h, p4.Entry{Action: p4.Action{Name: "set", Args: [][]byte{{99}, {byte(i)}}}})
+		})
+		frames()
+	}
+	if w.kernel != 16*maxMasks {
+		t.Errorf("%d frames in the kernel: the table is there again without a new program", w.kernel)
+	}
+	x, err := New(w.x.tree, w.sw.Config(), Options{From: []Source{{Index: loopback, Port: 1}}, To: w.x.to})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.x.End()
+	_ = w.x.Close()
+	w.x = x
+	x.Begin(w.sw, w.now)
+	if frames(); w.kernel != 16*(maxMasks+1) {
+		t.Errorf("anew: %d frames in the kernel, stopped: %v", w.kernel, x.Stopped())
 	}
 }
 
