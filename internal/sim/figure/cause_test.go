@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,7 +23,11 @@ func TestCauses(t *testing.T) {
 			if re.cause == "" {
 				continue
 			}
-			if re.ratio || re.series == "" || !f.overThreads && !f.overMixes() {
+			if re.ratio {
+				ratioMoves(t, f, re)
+				continue
+			}
+			if re.series == "" || !f.overThreads && !f.overMixes() {
 				t.Errorf("%s, %q: no experiment is run for such reasons here", f.ID, re.text)
 				continue
 			}
@@ -83,6 +88,7 @@ func TestCauseOff(t *testing.T) {
 		{id: "2.10", cause: causeUncached, series: nameFUSEE, x: 16},
 		{id: "2.11", cause: causeSlack, series: nameFUSEE, x: 8},
 		{id: "3.11", cause: causeSlack, series: nameFUSEE, x: 16},
+		{id: "2.13", cause: causeCores, series: nameFUSEE, x: 128},
 	} {
 		fs, err := Find(x.id)
 		if err != nil {
@@ -104,6 +110,41 @@ func TestCauseOff(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// ratioMoves runs the two points of the ratio that a reason names, without its cause and with it.
+func ratioMoves(t *testing.T, f *Figure, re *reason) {
+	t.Helper()
+	i := slices.IndexFunc(f.ratios, func(r ratio) bool { return r.claim == re.series })
+	if i < 0 {
+		t.Fatalf("%s: a reason names no ratio: %q", f.ID, re.series)
+	}
+	verdict := func(cause string) Verdict {
+		of := func(r ref) *float64 {
+			var c coord
+			switch x := r.x.(type) {
+			case string:
+				c.name = x
+			case int:
+				c.x = float64(x)
+			default:
+				t.Fatalf("%s: no experiment is run for ratios over %v here", f.ID, r.x)
+			}
+			return at(t, f, cause, &reason{panel: r.panel, series: r.series}, c).Ours
+		}
+		p, err := load(f.data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours := *of(f.ratios[i].of) / *of(f.ratios[i].to)
+		r := newResult(f, p, Params{})
+		c := Comparison{Published: f.ratios[i].eval(r, func(p *Point) *float64 { return p.Published }), Ours: &ours}
+		c.compare(f.tolerance().Ratio)
+		return c.Verdict
+	}
+	if off, on := verdict(""), verdict(re.cause); off != Missed || on != Within {
+		t.Errorf("%s, %s: %s, with %s %s", f.ID, re.series, off, re.cause, on)
 	}
 }
 
