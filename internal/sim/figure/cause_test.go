@@ -88,7 +88,6 @@ func TestCauseOff(t *testing.T) {
 		{id: "2.10", cause: causeUncached, series: nameFUSEE, x: 16},
 		{id: "2.11", cause: causeSlack, series: nameFUSEE, x: 8},
 		{id: "3.11", cause: causeSlack, series: nameFUSEE, x: 16},
-		{id: "2.13", cause: causeCores, series: nameFUSEE, x: 128},
 	} {
 		fs, err := Find(x.id)
 		if err != nil {
@@ -116,35 +115,51 @@ func TestCauseOff(t *testing.T) {
 // ratioMoves runs the two points of the ratio that a reason names, without its cause and with it.
 func ratioMoves(t *testing.T, f *Figure, re *reason) {
 	t.Helper()
-	i := slices.IndexFunc(f.ratios, func(r ratio) bool { return r.claim == re.series })
-	if i < 0 {
-		t.Fatalf("%s: a reason names no ratio: %q", f.ID, re.series)
-	}
-	verdict := func(cause string) Verdict {
-		of := func(r ref) *float64 {
-			var c coord
-			switch x := r.x.(type) {
-			case string:
-				c.name = x
-			case int:
-				c.x = float64(x)
-			default:
-				t.Fatalf("%s: no experiment is run for ratios over %v here", f.ID, r.x)
-			}
-			return at(t, f, cause, &reason{panel: r.panel, series: r.series}, c).Ours
-		}
-		p, err := load(f.data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ours := *of(f.ratios[i].of) / *of(f.ratios[i].to)
-		r := newResult(f, p, Params{})
-		c := Comparison{Published: f.ratios[i].eval(r, func(p *Point) *float64 { return p.Published }), Ours: &ours}
-		c.compare(f.tolerance().Ratio)
-		return c.Verdict
-	}
-	if off, on := verdict(""), verdict(re.cause); off != Missed || on != Within {
+	if off, on := ratioAt(t, f, re.series, ""), ratioAt(t, f, re.series, re.cause); off != Missed || on != Within {
 		t.Errorf("%s, %s: %s, with %s %s", f.ID, re.series, off, re.cause, on)
+	}
+}
+
+// ratioAt runs the two points of a ratio.
+func ratioAt(t *testing.T, f *Figure, claim, cause string) Verdict {
+	t.Helper()
+	i := slices.IndexFunc(f.ratios, func(r ratio) bool { return r.claim == claim })
+	if i < 0 {
+		t.Fatalf("%s has no ratio %q", f.ID, claim)
+	}
+	p, err := load(f.data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(r ref) float64 {
+		var c coord
+		switch x := r.x.(type) {
+		case string:
+			c.name = x
+		case int:
+			c.x = float64(x)
+		default:
+			t.Fatalf("%s: no experiment is run for ratios over %v here", f.ID, r.x)
+		}
+		return *at(t, f, cause, &reason{panel: r.panel, series: r.series}, c).Ours
+	}
+	ours := of(f.ratios[i].of) / of(f.ratios[i].to)
+	c := Comparison{Published: f.ratios[i].eval(newResult(f, p, Params{}), func(p *Point) *float64 { return p.Published }), Ours: &ours}
+	c.compare(f.tolerance().Ratio)
+	return c.Verdict
+}
+
+// That threads of a FUSEE host share cores brings a ratio into the tolerance.
+func TestSharedCores(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
+	fs, err := Find("2.12")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if on, off := ratioAt(t, fs[0], overFUSEE.claim, ""), ratioAt(t, fs[0], overFUSEE.claim, causeCores); on != Within || off != Missed {
+		t.Errorf("%s; with cores of their own %s", on, off)
 	}
 }
 
@@ -154,7 +169,11 @@ func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 	one := *f
 	one.jobs = func(p *Published, par Params) ([]job, error) {
 		if f.overThreads {
-			par.Threads = []int{int(c.x) / f.usual.Hosts}
+			hosts := f.usual.Hosts
+			if re.series == nameFUSEE {
+				hosts = fuseeRack().Hosts
+			}
+			par.Threads = []int{int(c.x) / hosts}
 		}
 		jobs, err := f.jobs(p, par)
 		var want []job

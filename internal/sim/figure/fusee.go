@@ -31,11 +31,14 @@ const (
 	fuseeTime  = 10 * time.Second
 )
 
-// Times of a run of few clients, which do few operations a millisecond, and of one of many, whose first operations end after a millisecond.
+// Times of a run of few clients, which do few operations a millisecond, and of one of many, whose operations begin together and last for up to a
+// millisecond: a window has several of their waves.
 const (
 	fewWarmup   = time.Millisecond
 	fewMeasured = 40 * time.Millisecond
-	manyWarmup  = 1500 * time.Microsecond
+
+	manyWarmup   = 1500 * time.Microsecond
+	manyMeasured = 6 * time.Millisecond
 )
 
 // Causes of deviations of FUSEE's curves.
@@ -142,8 +145,8 @@ func fuseeOf(writes float64) func(par Params, clients int) sim.FuseeConfig {
 		switch {
 		case clients <= 32:
 			c.Warmup, c.Measure = fewWarmup, fewMeasured
-		case clients > 64: // operations wait for a millisecond at the memory node's link
-			c.Warmup = manyWarmup
+		case clients > 64:
+			c.Warmup, c.Measure = manyWarmup, manyMeasured
 		}
 		return c
 	}
