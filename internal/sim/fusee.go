@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"time"
 
 	"github.com/quillon/quillon/internal/rack/fusee"
 	"github.com/quillon/quillon/internal/rack/host"
@@ -35,6 +36,8 @@ type FuseeConfig struct {
 	// a key, its cache has the key as at a random moment of that run; 0: the cache is empty at first. After Trace operations a
 	// client repeats those that it did; 0 = it never does.
 	Past, Trace int
+	// Slower is by how much longer the thread of the k-th of n clients on a host works for a post (Library.Fibers); nil: all work as long.
+	Slower func(k, n int) float64
 }
 
 // FuseeMeasured is what the clients did in the window.
@@ -197,6 +200,9 @@ func (r *fuseeRun) client(h *storeHost) (host.App, error) {
 func (r *fuseeRun) thread(h *storeHost, k int) (host.App, error) {
 	c := r.Library
 	c.Layout, c.Sessions, c.ID, c.CQ = r.Store, r.Coroutines, uint16(1+(h.first+k)*r.Coroutines), h.cqs[k]
+	if r.Slower != nil {
+		c.Fibers.Post = time.Duration(float64(c.Fibers.Post) * r.Slower(k, h.clients))
+	}
 	left := r.Coroutines * len(r.store) // that have not dialled
 	c.Dial = func(_ clock.Time, _, node int) (*rnic.QP, fusee.Grant, error) {
 		q := h.qps[k][node]

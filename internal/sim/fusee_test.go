@@ -110,3 +110,31 @@ func TestFuseeCoroutines(t *testing.T) {
 		t.Error("33,024 operations under way are not refused")
 	}
 }
+
+// Clients with the public code's cache read a key that they have used in one post, if it does not change, and in two otherwise. An update
+// saves a post, too. What they did before the window decides what the cache has.
+func TestFuseeWide(t *testing.T) {
+	c := FuseeConfig{Keys: 2000, Kind: fusee.Update, Library: fusee.Config{Cache: 1 << 16, Wide: true, Blind: true, Eager: true}, StoreLoad: StoreLoad{Clients: 4, Hosts: 2, Zipf: 0.99, Seed: 3}}
+	posts := func(change func(*FuseeConfig)) float64 {
+		c := c
+		change(&c)
+		m := fuseeRan(t, c)
+		return float64(m.Stats.RoundTrips) / float64(m.Stats.Done[fusee.Read]+m.Stats.Done[fusee.Update])
+	}
+	for _, x := range []struct {
+		name        string
+		least, most float64
+		change      func(*FuseeConfig)
+	}{
+		{"all was read before", 1, 1.01, func(c *FuseeConfig) { c.Past, c.Trace = 1e6, 1 }},
+		{"nothing was read before", 1.2, 1.8, func(*FuseeConfig) {}},
+		{"some was read before", 1.05, 1.5, func(c *FuseeConfig) { c.Past = 2000 }},
+		{"no cache", 2, 2.05, func(c *FuseeConfig) { c.Library.Cache, c.Library.Wide = -1, false }},
+		{"keys change", 1.9, 2.1, func(c *FuseeConfig) { c.Past, c.Trace, c.Writes = 1e6, 1, 0.05 }},
+		{"own updates count as changes", 2.7, 3.05, func(c *FuseeConfig) { c.Clients, c.Writes = 1, 1 }},
+	} {
+		if p := posts(x.change); p < x.least || p > x.most {
+			t.Errorf("%s: %.3f posts an operation", x.name, p)
+		}
+	}
+}

@@ -152,6 +152,7 @@ func throughputs() []*Figure {
 				{series: nameDefault, from: 280, to: 280, text: reasonDip},
 				{series: nameDefault, text: reasonSteps},
 				{ratio: true, series: "280 threads, write steering over default", text: reasonDip},
+				{ratio: true, series: "392 threads, write steering over default", text: reasonRounds, cause: causeRounds},
 			},
 		},
 	}
@@ -170,7 +171,7 @@ func perOperation() []*Figure {
 			reasons: []reason{
 				{series: nameDefault, names: []string{"100"}, text: reasonBytes, cause: causeHalf},
 				{series: nameWrite, names: []string{"50"}, text: reasonSteps},
-				{ratio: true, series: "only writes, default over read+write steering", text: reasonBytes},
+				{ratio: true, series: "only writes, default over read+write steering", text: reasonBytes, cause: causeHalf},
 			},
 		},
 		{

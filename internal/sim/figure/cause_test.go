@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,7 +23,11 @@ func TestCauses(t *testing.T) {
 			if re.cause == "" {
 				continue
 			}
-			if re.ratio || re.series == "" || !f.overThreads && !f.overMixes() {
+			if re.ratio {
+				ratioMoves(t, f, re)
+				continue
+			}
+			if re.series == "" || !f.overThreads && !f.overMixes() {
 				t.Errorf("%s, %q: no experiment is run for such reasons here", f.ID, re.text)
 				continue
 			}
@@ -107,13 +112,68 @@ func TestCauseOff(t *testing.T) {
 	}
 }
 
+// ratioMoves runs the two points of the ratio that a reason names, without its cause and with it.
+func ratioMoves(t *testing.T, f *Figure, re *reason) {
+	t.Helper()
+	if off, on := ratioAt(t, f, re.series, ""), ratioAt(t, f, re.series, re.cause); off != Missed || on != Within {
+		t.Errorf("%s, %s: %s, with %s %s", f.ID, re.series, off, re.cause, on)
+	}
+}
+
+// ratioAt runs the two points of a ratio.
+func ratioAt(t *testing.T, f *Figure, claim, cause string) Verdict {
+	t.Helper()
+	i := slices.IndexFunc(f.ratios, func(r ratio) bool { return r.claim == claim })
+	if i < 0 {
+		t.Fatalf("%s has no ratio %q", f.ID, claim)
+	}
+	p, err := load(f.data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(r ref) float64 {
+		var c coord
+		switch x := r.x.(type) {
+		case string:
+			c.name = x
+		case int:
+			c.x = float64(x)
+		default:
+			t.Fatalf("%s: no experiment is run for ratios over %v here", f.ID, r.x)
+		}
+		return *at(t, f, cause, &reason{panel: r.panel, series: r.series}, c).Ours
+	}
+	ours := of(f.ratios[i].of) / of(f.ratios[i].to)
+	c := Comparison{Published: f.ratios[i].eval(newResult(f, p, Params{}), func(p *Point) *float64 { return p.Published }), Ours: &ours}
+	c.compare(f.tolerance().Ratio)
+	return c.Verdict
+}
+
+// That threads of a FUSEE host share cores brings a ratio into the tolerance.
+func TestSharedCores(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
+	fs, err := Find("2.12")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if on, off := ratioAt(t, fs[0], overFUSEE.claim, ""), ratioAt(t, fs[0], overFUSEE.claim, causeCores); on != Within || off != Missed {
+		t.Errorf("%s; with cores of their own %s", on, off)
+	}
+}
+
 // at runs one point of a figure over threads or workloads, and nothing else of the figure.
 func at(t *testing.T, f *Figure, cause string, re *reason, c coord) Point {
 	t.Helper()
 	one := *f
 	one.jobs = func(p *Published, par Params) ([]job, error) {
 		if f.overThreads {
-			par.Threads = []int{int(c.x) / f.usual.Hosts}
+			hosts := f.usual.Hosts
+			if re.series == nameFUSEE {
+				hosts = fuseeRack().Hosts
+			}
+			par.Threads = []int{int(c.x) / hosts}
 		}
 		jobs, err := f.jobs(p, par)
 		var want []job

@@ -86,3 +86,15 @@ func TestFUSEEsLatency(t *testing.T) {
 		}
 	}
 }
+
+// 8 clients of a host have 16 of 24 cores, 16 have the first and the last 8 of 32 processors on the same cores, and 32 have no processors left.
+func TestFUSEEsCores(t *testing.T) {
+	for _, x := range []struct {
+		k, n int
+		want float64
+	}{{0, 1, 1}, {7, 8, 1}, {0, 16, 2 / bothDo}, {3, 16, 2 / bothDo}, {4, 16, 1}, {11, 16, 1}, {12, 16, 2 / bothDo}, {5, 24, 2 / bothDo}, {0, 32, 2 / bothDo * 4 / 3}} {
+		if got := fuseeSlower(x.k, x.n); math.Abs(got-x.want) > 1e-9 {
+			t.Errorf("client %d of %d: %v, not %v", x.k, x.n, got, x.want)
+		}
+	}
+}
