@@ -120,63 +120,78 @@ func TestChangesBetween(t *testing.T) {
 	}
 }
 
+// turning is a program before which a table's word becomes v whenever a frame comes to where an address of the default entries is loaded into a register.
+func turning(r asm.Register, v int64, turns *int) func(descriptors, asm.Instructions) asm.Instructions {
+	return func(m descriptors, code asm.Instructions) (to asm.Instructions) {
+		for _, ins := range code {
+			if ins.IsLoadFromMap() && ins.Dst == r && int(uint32(ins.Constant)) == m.defaults {
+				turn := asm.LoadMapValue(asm.R5, m.defaults, uint32(uint64(ins.Constant)>>32)&^15) // of the only table
+				if s := ins.Symbol(); s != "" {
+					turn, ins = turn.WithSymbol(s), ins.WithSymbol("")
+				}
+				to = append(to, turn, storeImm(asm.R5, 0, v, asm.DWord))
+				*turns++
+			}
+			to = append(to, ins)
+		}
+		return to
+	}
+}
+
 // TestDefaultBetween: a frame that has missed does not take a default entry that was not there yet when the frame looked for an entry. Else it
 // might see the second of two changes and not the first: an entry that was inserted, and then another default entry.
 func TestDefaultBetween(t *testing.T) {
-	for _, kind := range []string{"exact", "ternary", "lpm", "range"} {
-		for _, empty := range []bool{false, true} {
-			t.Run(kind+map[bool]string{true: "-empty"}[empty], func(t *testing.T) {
-				turns := 0
-				w := newEditedTwin(t, pairs(t, kind), func(m descriptors, code asm.Instructions) (to asm.Instructions) {
-					for _, ins := range code {
-						if ins.IsLoadFromMap() && ins.Dst == rEntry && int(uint32(ins.Constant)) == m.defaults {
-							at := uint32(uint64(ins.Constant) >> 32)
-							turn := asm.LoadMapValue(asm.R1, m.defaults, at)
-							if s := ins.Symbol(); s != "" {
-								turn, ins = turn.WithSymbol(s), ins.WithSymbol("")
-							}
-							to = append(to, turn, storeImm(asm.R1, 0, 0, asm.DWord))
-							turns++
-						}
-						to = append(to, ins)
-					}
-					return to
-				})
-				if turns == 0 {
-					t.Fatal("the program reads no default entry")
-				}
-				set := func(i byte) p4.Entry { return p4.Entry{Action: p4.Action{Name: "set", Args: [][]byte{{i}, {i}}}} }
-				if !empty {
-					e := set(1)
-					e.Priority, e.Key = 1, []p4.Match{{Value: bigEndian(1)}}
-					switch kind {
-					case "exact":
-						e.Priority = 0
-					case "lpm":
-						e.Priority, e.Key[0].Prefix = 0, 16
-					case "range":
-						e.Key[0].Mask = bigEndian(1)
-					}
-					w.both(func(sw *p4.Switch) error {
-						_, err := sw.Insert("t", e)
-						return err
-					})
-				}
-				w.both(func(sw *p4.Switch) error { return sw.SetDefault("t", set(2)) })
-				turn := w.x.tables[0].place / 8
-				if *w.x.defaults.word(turn) != 0 {
-					t.Fatal("the default entry that is set behind the program's is not in the first place")
-				}
-				w.x.defaults.store(turn, 1) // the frame comes before
-				w.frame(1, padded(8))
-				if w.kernel != 0 || w.engine["table t: "+whyChanging] != 1 {
-					t.Errorf("%d frames in the kernel, in the engine: %v", w.kernel, w.engine)
-				}
-				w.frame(1, padded(8)) // and this one behind
-				if w.kernel != 1 {
-					t.Errorf("behind the change: %d frames in the kernel, in the engine: %v", w.kernel, w.engine)
-				}
-			})
+	set := func(i byte) p4.Entry { return p4.Entry{Action: p4.Action{Name: "set", Args: [][]byte{{i}, {i}}}} }
+	change := func(w *twin) (word int) {
+		w.both(func(sw *p4.Switch) error { return sw.SetDefault("t", set(2)) })
+		if word = w.x.tables[0].place / 8; *w.x.defaults.word(word)&tablePlace != 0 {
+			t.Fatal("the default entry that is set behind the program's is not in the first place")
 		}
+		return word
+	}
+	for _, kind := range []string{"exact", "ternary", "lpm", "range"} {
+		t.Run(kind, func(t *testing.T) {
+			turns := 0
+			w := newEditedTwin(t, pairs(t, kind), turning(asm.R2, tableFull, &turns))
+			if turns == 0 {
+				t.Fatal("the program does not look at the word again")
+			}
+			e := set(1)
+			e.Priority, e.Key = 1, []p4.Match{{Value: bigEndian(1)}}
+			switch kind {
+			case "exact":
+				e.Priority = 0
+			case "lpm":
+				e.Priority, e.Key[0].Prefix = 0, 16
+			case "range":
+				e.Key[0].Mask = bigEndian(1)
+			}
+			w.both(func(sw *p4.Switch) error {
+				_, err := sw.Insert("t", e)
+				return err
+			})
+			w.x.defaults.store(change(w), tableFull|1) // the frame comes before
+			w.frame(1, padded(8))
+			if w.kernel != 0 || w.engine["table t: "+whyChanging] != 1 {
+				t.Errorf("%d frames in the kernel, in the engine: %v", w.kernel, w.engine)
+			}
+			w.frame(1, padded(8)) // and this one behind
+			if w.kernel != 1 {
+				t.Errorf("behind the change: %d frames in the kernel, in the engine: %v", w.kernel, w.engine)
+			}
+		})
+		// Of an empty table a frame takes the default entry that was there when the frame saw that the table is empty.
+		t.Run(kind+"-empty", func(t *testing.T) {
+			turns := 0
+			w := newEditedTwin(t, pairs(t, kind), turning(rEntry, tableFull|1, &turns))
+			if turns == 0 {
+				t.Fatal("the program reads no default entry")
+			}
+			change(w)
+			w.frame(1, padded(8))
+			if w.kernel != 1 || *w.x.defaults.word(w.x.tables[0].place / 8) != tableFull|1 {
+				t.Errorf("%d frames in the kernel, in the engine: %v", w.kernel, w.engine)
+			}
+		})
 	}
 }

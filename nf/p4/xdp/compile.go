@@ -76,18 +76,15 @@ type settings struct {
 // descriptors are the file descriptors of the kernel's maps. Lists are by the object's index in the program; 0:
 // the object has no map.
 type descriptors struct {
-	state, in, out, devices, own, outcomes, going, defaults, crc, turn, clock int
-	multicast, lists, sets                                                    int // of copies
-	tables, slots, masks, hits, direct, counters, meters, registers           []int
-	entryMeters                                                               []int // by table
-	values                                                                    []int // by value set
-	members, actions, groups, blocks                                          []int // by action profile
-	defaultAt                                                                 []int
+	state, in, out, devices, own, counts, defaults, crc, turn, clock int
+	places                                                           countPlaces
+	multicast, lists, sets                                           int // of copies
+	tables, slots, masks, hits, meters, registers                    []int
+	entryMeters                                                      []int // by table
+	values                                                           []int // by value set
+	members, actions, groups, blocks                                 []int // by action profile
+	defaultAt                                                        []int
 }
-
-// marked says that the word at offset at of the state holds 1 + the index of a cell that is to be counted, or
-// 0. fd is the map of the counter.
-type marked struct{ at, fd int }
 
 // compiled is a program that was translated to instructions.
 type compiled struct {
@@ -413,33 +410,24 @@ func (g *gen) drops() {
 // then the frame may go to the engine, which runs it from the start.
 func (g *gen) finish() {
 	g.label("done")
-	for _, m := range g.marked {
-		none := g.fresh()
-		g.get(asm.R1, m.at)
-		g.whenImm(asm.JEq, asm.R1, 0, none)
-		g.calc(asm.Sub, asm.R1, 1)
-		g.cellOf(m.fd, none)
-		g.plus(0, 1)
-		g.get(asm.R2, atArrived)
-		g.load(asm.R1, asm.R0, 8, asm.DWord)
-		g.with(asm.Add, asm.R1, asm.R2)
-		g.keep(asm.R0, 8, asm.R1, asm.DWord)
-		g.label(none)
-	}
+	g.row("uncounted")
+	g.countCells()
 	g.label("counted")
+	g.countOutcome(1, "uncounted")
+	g.label("uncounted")
 	g.freeRegisters()
-	g.countOutcome("exit")
-	g.label("exit")
 	g.with(asm.Mov, asm.R0, rData)
 	g.add(asm.Return())
 
 	g.label("lost") // cannot be: the kernel wants to see that it is thought of
 	g.set(atOutcome, Lost)
 	g.calc(asm.Mov, rData, xdpAborted)
-	g.jump("counted")
+	g.jump("other")
 	g.label("unknown-port")
 	g.set(atOutcome, UnknownPort)
 	g.calc(asm.Mov, rData, xdpPass)
+	g.label("other")
+	g.row("uncounted")
 	g.jump("counted")
 	for n := range g.reasons {
 		g.label(passLabel(n))
@@ -450,7 +438,8 @@ func (g *gen) finish() {
 	g.undo()
 	g.refund()
 	g.freeRegisters()
-	g.countOutcome("given")
+	g.row("given")
+	g.countOutcome(1, "given")
 	g.label("given")
 	g.toOwn()
 	if g.opt.Outlives {
@@ -478,17 +467,4 @@ func (g *gen) toOwn() {
 func (g *emitter) cellOf(fd int, none string) {
 	g.keep(asm.RFP, -4, asm.R1, asm.Word)
 	g.lookUp(fd, -4, none)
-}
-
-// plus adds n to the word at off of R0. It need not be atomic, because each processor has counters of its own.
-func (g *emitter) plus(off int16, n int32) {
-	g.load(asm.R1, asm.R0, int(off), asm.DWord)
-	g.calc(asm.Add, asm.R1, int(n))
-	g.keep(asm.R0, int(off), asm.R1, asm.DWord)
-}
-
-func (g *gen) countOutcome(none string) {
-	g.get(asm.R1, atOutcome)
-	g.cellOf(g.maps.outcomes, none)
-	g.plus(0, 1)
 }

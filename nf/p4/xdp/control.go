@@ -362,7 +362,7 @@ func (g *operator) count(op *ir.Call) {
 	}
 	g.value(index(op.Args[1].Expr), 0)
 	m := g.mark()
-	g.marked = append(g.marked, marked{m, g.maps.counters[i]})
+	g.marked = append(g.marked, marked{m, g.maps.places.counters[i], g.p.Counters[i].Size})
 	g.add(asm.JGE.Imm(pool[0], int32(g.p.Counters[i].Size), skip))
 	g.add(asm.Add.Imm(pool[0], 1))
 	g.add(asm.StoreMem(rState, int16(m), pool[0], asm.DWord))

@@ -54,9 +54,18 @@ func shapeOf(t *ir.Table, keyWords int) (s cuckooShape, ok bool) {
 	if size > maxRecords/2 {
 		return s, false
 	}
-	s = cuckooShape{keyWords: keyWords, words: keyWords + entrySize(t)/8, records: size + spare(size),
+	s = cuckooShape{keyWords: keyWords, records: size + spare(size),
 		buckets: 1 << bits.Len(uint(size-1)/2)} // at most half of the slots are in use
+	s.words = stride(keyWords+entrySize(t)/8, s.records)
 	return s, 8*s.words*s.records <= maxMemory
+}
+
+// stride returns the number of words from one record to the next. If there is room, a record of up to 64 bytes lies in one line of the cache.
+func stride(words, records int) int {
+	if n := 1 << bits.Len(uint(words-1)); n <= 8 && 8*n*records <= maxMemory {
+		return n
+	}
+	return words
 }
 
 // spare returns the number of records that a table has beside one for each entry. They are needed for the
@@ -286,9 +295,8 @@ func (g *emitter) probe(n int, s cuckooShape, at int, entry asm.Register, miss s
 			g.calc(asm.RSh, asm.R0, recordBits)
 			g.compareRegs(asm.JNE, asm.R0, asm.R4, next)
 			g.calc(asm.And, asm.R1, 1<<recordBits-1)
-			g.whenImm(asm.JEq, asm.R1, 0, next)
 			g.calc(asm.Sub, asm.R1, 1)
-			g.whenImm(asm.JGE, asm.R1, s.records, next)
+			g.whenImm(asm.JGE, asm.R1, s.records, next) // also a free one's
 			g.calc(asm.Mul, asm.R1, 8*s.words)
 			g.address(entry, g.maps.tables[n])
 			g.with(asm.Add, entry, asm.R1)

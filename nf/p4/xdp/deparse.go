@@ -22,10 +22,11 @@ func (g *deparsing) checksum(c *ir.Checksum, sure *ir.Header) {
 	inputs := g.u.fieldsOf(c.Inputs)
 	g.calc(asm.Mov, asm.R1, 0)
 	g.calc(asm.Mov, asm.R2, 0)
-	pos := 0 // bits so far, modulo 16
+	values := false // R2 has some
+	pos := 0        // bits so far, modulo 16
 	for len(inputs) > 0 {
 		if inputs[0].Field == nil {
-			pos = g.sumConst(&inputs[0], pos)
+			pos, values = g.sumConst(&inputs[0], pos), true
 			inputs = inputs[1:]
 			continue
 		}
@@ -50,6 +51,7 @@ func (g *deparsing) checksum(c *ir.Checksum, sure *ir.Header) {
 					g.sumVariable(run[0].Field, pos, len(run)+len(inputs) == 1)
 				} else {
 					g.sumField(run[0].Field, pos)
+					values = true
 				}
 			}
 			for _, in := range run[:n] {
@@ -64,11 +66,12 @@ func (g *deparsing) checksum(c *ir.Checksum, sure *ir.Header) {
 	}
 	g.fold(asm.R1, 5)
 	g.swap(asm.R1, 16)
-	g.fold(asm.R2, 5)
-	g.with(asm.Add, asm.R1, asm.R2)
-	g.fold(asm.R1, 2)
+	if values {
+		g.fold(asm.R2, 5)
+		g.with(asm.Add, asm.R1, asm.R2)
+		g.fold(asm.R1, 2)
+	}
 	g.calc(asm.Xor, asm.R1, 0xffff)
-	g.calc(asm.And, asm.R1, 0xffff)
 }
 
 // fold adds the 16-bit words of r so many times; it changes R3.

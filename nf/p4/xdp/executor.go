@@ -60,11 +60,9 @@ type Executor struct {
 	in       *shared
 	devices  *ebpf.Map
 	own      *ebpf.Map // by slot, the interfaces' own programs
-	outcomes *ebpf.Map
-	going    *shared
+	counts   tallies
 	defaults *shared
 	tables   []*tableMaps
-	counters []*ebpf.Map
 	meters   []*shared
 
 	registers []*shared
@@ -370,6 +368,9 @@ type Outcome struct {
 
 // Outcomes returns the counts of all kinds of ends.
 func (x *Executor) Outcomes() ([]Outcome, error) {
+	if x.in == nil {
+		return nil, errors.New("it is closed")
+	}
 	var all []Outcome
 	for i := range firstReason + len(x.reasons) {
 		o := Outcome{Engine: i >= firstReason}
@@ -378,13 +379,7 @@ func (x *Executor) Outcomes() ([]Outcome, error) {
 		} else {
 			o.Name = outcomeNames[i]
 		}
-		var each []uint64
-		if err := x.outcomes.Lookup(uint32(i), &each); err != nil {
-			return nil, fmt.Errorf("read the counts of frames: %w", err)
-		}
-		for _, n := range each {
-			o.Frames += n
-		}
+		o.Frames = x.counts.frames(i)
 		all = append(all, o)
 	}
 	return all, nil
@@ -400,14 +395,14 @@ func dryMaps(p *ir.Program) descriptors {
 		return l
 	}
 	n := len(p.Tables)
-	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, outcomes: 1, going: 1, defaults: 1, crc: 1, turn: 1, clock: 1, multicast: 1, lists: 1, sets: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
-		direct: ones(n), members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), counters: ones(len(p.Counters)), meters: ones(len(p.Meters)), entryMeters: ones(n), values: ones(len(p.ValueSets))}
+	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, counts: 1, defaults: 1, crc: 1, turn: 1, clock: 1, multicast: 1, lists: 1, sets: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
+		members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), meters: ones(len(p.Meters)), entryMeters: ones(n), values: ones(len(p.ValueSets))}
 	m.defaultAt, _ = placeDefaults(p)
+	m.places, _ = placeCounts(p, false, 0) // an error comes again, with the maps
 	return m
 }
 
-// placeDefaults returns the offset of each table's default entry: a word that says which of the two places
-// after it is in use.
+// placeDefaults returns the offset of each table's word, behind which the two places of its default entry are.
 func placeDefaults(p *ir.Program) (at []int, size int) {
 	for i := range p.Tables {
 		at = append(at, size)
@@ -447,11 +442,6 @@ func (x *Executor) newShared(name string, size int) (*shared, error) {
 	return s, err
 }
 
-// array makes a per-CPU array for counts.
-func (x *Executor) array(name string, value, entries int) (*ebpf.Map, error) {
-	return x.newMap(ebpf.MapSpec{Name: name, Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(value), MaxEntries: uint32(max(1, entries))})
-}
-
 // maps makes the kernel's maps.
 func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	made := func(to **ebpf.Map, spec ebpf.MapSpec) {
@@ -465,7 +455,6 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 		}
 	}
 	made(&x.state, ebpf.MapSpec{Name: "p4_state", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(c.size), MaxEntries: 1})
-	made(&x.outcomes, ebpf.MapSpec{Name: "p4_outcomes", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: uint32(firstReason + len(c.reasons) + 1)})
 	made(&x.devices, ebpf.MapSpec{Name: "p4_ports", Type: ebpf.DevMap, KeySize: 4, ValueSize: 4, MaxEntries: devices})
 	made(&x.own, ebpf.MapSpec{Name: "p4_own", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: slots})
 	made(&x.inner, ebpf.MapSpec{Name: "p4_inner", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
@@ -478,9 +467,12 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	}
 	m.defaultAt, _ = placeDefaults(x.tree)
 	_, size := placeDefaults(x.tree)
+	if err == nil {
+		x.counts.countPlaces, err = placeCounts(x.tree, x.outlives, len(c.reasons)+1)
+	}
+	memory(&x.counts.mem, "p4_counts", x.counts.row*x.counts.processors)
 	memory(&x.in, "p4_in", 4*s.Indices)
 	memory(&x.out, "p4_out", 4*devices)
-	memory(&x.going, "p4_going", 8*len(x.tree.Tables))
 	memory(&x.defaults, "p4_defaults", size)
 	memory(&x.clock, "p4_clock", 16)
 	if c.registers {
@@ -512,14 +504,6 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 			err = x.addTable(i, m.defaultAt[i], s.Seed)
 		}
 	}
-	for i, a := range x.tree.Counters {
-		x.suffix = i
-		var c *ebpf.Map
-		if err == nil && a.Size <= maxCounters {
-			c, err = x.array("p4_counter", 16, a.Size)
-		}
-		x.counters = append(x.counters, c)
-	}
 	x.suffix = -1
 	for i := range x.tree.Meters {
 		a := &x.tree.Meters[i]
@@ -540,8 +524,9 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 
 // of takes the file descriptors of x's maps.
 func (m *descriptors) of(x *Executor) {
-	m.state, m.outcomes, m.devices, m.own = x.state.FD(), x.outcomes.FD(), x.devices.FD(), x.own.FD()
-	m.in, m.out, m.going, m.defaults = x.in.m.FD(), x.out.m.FD(), x.going.m.FD(), x.defaults.m.FD()
+	m.state, m.devices, m.own = x.state.FD(), x.devices.FD(), x.own.FD()
+	m.counts, m.places = x.counts.mem.m.FD(), x.counts.countPlaces
+	m.in, m.out, m.defaults = x.in.m.FD(), x.out.m.FD(), x.defaults.m.FD()
 	m.ofProfiles(x.profiles.profiles)
 	for _, t := range x.tables {
 		m.masks = append(m.masks, sharedFD(t.masks))
@@ -555,7 +540,7 @@ func (m *descriptors) of(x *Executor) {
 			entries, slots = sharedFD(t.vectors.records), sharedFD(t.vectors.mem)
 		}
 		m.tables, m.slots = append(m.tables, entries), append(m.slots, slots)
-		m.hits, m.direct = append(m.hits, sharedFD(t.hits)), append(m.direct, fd(t.counts))
+		m.hits = append(m.hits, sharedFD(t.hits))
 		m.entryMeters = append(m.entryMeters, sharedFD(t.meters))
 	}
 	m.clock, m.turn, m.multicast, m.lists, m.sets = x.clock.m.FD(), sharedFD(x.turnWord), sharedFD(x.groups), sharedFD(x.lists), fd(x.sets)
@@ -565,9 +550,6 @@ func (m *descriptors) of(x *Executor) {
 	m.registers = make([]int, len(x.tree.Registers)) // without memory for what only passes whose code is thrown away use
 	for i, w := range x.registers {
 		m.registers[i] = sharedFD(w)
-	}
-	for i := range x.counters {
-		m.counters = append(m.counters, fd(x.counters[i]))
 	}
 	for _, w := range x.meters {
 		m.meters = append(m.meters, sharedFD(w))

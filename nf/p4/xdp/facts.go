@@ -186,6 +186,9 @@ func (k *facts) compute(ins asm.Instruction) (asm.Instruction, bool) {
 		k.reg[ins.Dst] = by
 		return set(ins, by.span), true
 	}
+	if whole && by.span == exactly(0) && leavesAll(op.ALUOp()) {
+		return ins, false
+	}
 	if whole && was.span == exactly(0) && op.Source() == asm.RegSource && (op.ALUOp() == asm.Or || op.ALUOp() == asm.Xor) && !by.one() {
 		k.reg[ins.Dst] = by
 		return asm.Mov.Reg(ins.Dst, ins.Src), true
@@ -201,6 +204,15 @@ func (k *facts) compute(ins asm.Instruction) (asm.Instruction, bool) {
 		ins = op.ALUOp().Imm(ins.Dst, int32(int64(by.low)))
 	}
 	return ins, true
+}
+
+// leavesAll reports whether an operation with 0 leaves each number as it is.
+func leavesAll(op asm.ALUOp) bool {
+	switch op {
+	case asm.Add, asm.Sub, asm.Or, asm.Xor, asm.LSh, asm.RSh, asm.ArSh:
+		return true
+	}
+	return false
 }
 
 // takesNumbers are operations of which a number may be the second.

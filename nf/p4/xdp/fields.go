@@ -55,6 +55,14 @@ func fieldName(f *ir.Field) string { return f.Header.Name + "." + f.Name }
 
 // readBits reads n bits from bit off on of the bytes at base+at. Up to eight bytes are read that hold them. It changes R0.
 func (g *emitter) readBits(at, off, n int, base, r asm.Register) {
+	if first := 8 - off/8%8; base == rState && off%8 == 0 && n > 32 && n%8 == 0 && first < n/8 && sizes[8*first] != 0 && sizes[n-8*first] != 0 {
+		// The processor waits for bytes that two stores have left, and the parser stores eight bytes at a time.
+		g.readBits(at, off, 8*first, base, r)
+		g.readBits(at, off+8*first, n-8*first, base, asm.R0)
+		g.calc(asm.LSh, r, n-8*first)
+		g.with(asm.Or, r, asm.R0)
+		return
+	}
 	at += off / 8
 	s := off % 8
 	for _, w := range []int{8, 16, 32, 64} {

@@ -209,10 +209,13 @@ func registers(ins *asm.Instruction) (reads, writes uint16) {
 	case cls == asm.StClass:
 		return bit(ins.Dst), 0
 	case cls == asm.StXClass:
-		if op.Mode() == asm.AtomicMode {
-			return bit(ins.Dst) | bit(ins.Src) | bit(asm.R0), bit(ins.Src) | bit(asm.R0)
+		switch reads = bit(ins.Dst) | bit(ins.Src); {
+		case op.Mode() != asm.AtomicMode:
+			return reads, 0
+		case ins.Constant == int64(asm.CmpXchg>>8):
+			return reads | bit(asm.R0), bit(asm.R0)
 		}
-		return bit(ins.Dst) | bit(ins.Src), 0
+		return reads, bit(ins.Src) // of an addition without a result that is one too many
 	case cls.IsALU():
 		reads = bit(ins.Dst)
 		if op.ALUOp() == asm.Mov {

@@ -49,7 +49,6 @@ type tableMaps struct {
 	masks    *shared
 	meters   *shared // the entries' direct meters, by row, and the default entry's
 	hits     *shared
-	counts   *ebpf.Map
 	place    int              // of the default entry, in bytes
 	turned   bool             // the default entry was written since the last grace period
 	used     [maxMasks]int    // entries of each mask
@@ -113,15 +112,23 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 			}
 		}
 	}
-	if t.Counters {
-		m.counts, err = x.array("p4_direct", 16, numbersOf(t, x.outlives))
-	}
-	return err
+	return nil
+}
+
+// looks returns where frames look for an entry of a table.
+func looks(x *Executor, table int) uint64 {
+	return *x.defaults.word(x.tables[table].place / 8) &^ tablePlace
+}
+
+// look sets where frames look for an entry of a table.
+func look(x *Executor, table int, where uint64) {
+	at := x.tables[table].place / 8
+	x.defaults.store(at, *x.defaults.word(at)&tablePlace|where)
 }
 
 // stop makes frames that come to a table go to the engine, until the Executor ends.
 func (x *Executor) stop(table int, why error) {
-	x.going.store(table, tableStopped)
+	look(x, table, tableStopped)
 	if name := x.tree.Tables[table].Name; x.why[name] == "" {
 		x.why[name] = why.Error()
 	}
@@ -212,8 +219,8 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 		return
 	}
 	m.live[row] = true
-	if m.n++; m.n == 1 && *x.going.word(table) == tableEmpty {
-		x.going.store(table, tableFull)
+	if m.n++; m.n == 1 && looks(x, table) == tableEmpty {
+		look(x, table, tableFull)
 	}
 }
 
@@ -221,11 +228,11 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 	m, t := x.tables[table], &x.tree.Tables[table]
 	x.changes++
-	if m.skip || *x.going.word(table) == tableStopped || int(row) >= len(m.live) {
+	if m.skip || looks(x, table) == tableStopped || int(row) >= len(m.live) {
 		return
 	}
 	if m.live[row] = false; m.n == 1 {
-		x.going.store(table, tableEmpty)
+		look(x, table, tableEmpty)
 	}
 	m.n--
 	var err error
@@ -376,46 +383,27 @@ func (x *Executor) Default(table int, r ir.Row) {
 	}
 	m.turned = true
 	at := m.place / 8
-	next := 1 - *x.defaults.word(at)
+	word := *x.defaults.word(at)
+	next := word&tablePlace ^ tablePlace
 	b := value(t.DataWords, ^uint32(0), runs, 0, r.Data)
 	for i := 0; i < len(b); i += 8 {
 		x.defaults.store(at+1+int(next)*entrySize(t)/8+i/8, binary.NativeEndian.Uint64(b[i:]))
 	}
-	x.defaults.store(at, next)
-}
-
-// sum returns what all processors have counted in a cell.
-func sum(m *ebpf.Map, cell int) (c ir.Count) {
-	var each []ir.Count
-	if m == nil || m.Lookup(uint32(cell), &each) != nil {
-		return c
-	}
-	for _, x := range each {
-		c.Packets, c.Bytes = c.Packets+x.Packets, c.Bytes+x.Bytes
-	}
-	return c
-}
-
-// reset sets a cell to 0. Counts of frames that run at the same time may be lost.
-func reset(m *ebpf.Map, cell int) {
-	if m != nil {
-		n, err := ebpf.PossibleCPU()
-		if err == nil {
-			_ = m.Put(uint32(cell), make([]ir.Count, n))
-		}
-	}
+	x.defaults.store(at, word&^tablePlace|next)
 }
 
 // Count implements ir.Follower.
-func (x *Executor) Count(counter, cell int) ir.Count { return sum(x.counters[counter], cell) }
+func (x *Executor) Count(counter, cell int) ir.Count {
+	return x.counts.sum(x.counts.counters[counter], cell)
+}
 
 // ResetCount implements ir.Follower.
-func (x *Executor) ResetCount(counter, cell int) { reset(x.counters[counter], cell) }
+func (x *Executor) ResetCount(counter, cell int) { x.counts.reset(x.counts.counters[counter], cell) }
 
 // EntryCount implements ir.Follower.
 func (x *Executor) EntryCount(table, row int) (c ir.Count) {
 	if at, there := x.cell(table, row); there {
-		c = sum(x.tables[table].counts, at)
+		c = x.counts.sum(x.counts.direct[table], at)
 	}
 	return c
 }
@@ -423,7 +411,7 @@ func (x *Executor) EntryCount(table, row int) (c ir.Count) {
 // ResetEntryCount implements ir.Follower.
 func (x *Executor) ResetEntryCount(table, row int) {
 	if at, there := x.cell(table, row); there {
-		reset(x.tables[table].counts, at)
+		x.counts.reset(x.counts.direct[table], at)
 	}
 }
 

@@ -34,7 +34,7 @@ const (
 	atLength             // v1model's packet_length: changed by headers that are added and removed
 	atError              // parser error
 	atMissed             // by the last table that has a key
-	atDefault            // the place of that table's default entry before the frame looked for an entry
+	atDefault            // the word of the table, before the frame looked for an entry
 	atBad                // a checksum was wrong
 	atOut                // bytes of the headers that leave
 	atIn                 // the word of the interface that it came from

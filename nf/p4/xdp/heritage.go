@@ -22,7 +22,7 @@ import (
 // of them, and counts in the same place.
 
 // layoutVersion changes when what a map holds means something else.
-const layoutVersion = 3
+const layoutVersion = 4
 
 // markName is the name of the map that says which P4 program it is.
 const markName = "p4_mark"
@@ -106,7 +106,7 @@ func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 	if is := h.value(markName, -1); is == nil || !bytes.Equal(is.mem, m[:]) {
 		return nil
 	}
-	going, defaults := h.value("p4_going", -1), h.value("p4_defaults", -1)
+	defaults := h.value("p4_defaults", -1)
 	if groups := h.value("p4_multicast", -1); groups != nil {
 		for n := range len(groups.mem) / 4 {
 			if *groups.half(n) != 0 {
@@ -130,13 +130,13 @@ func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 		if t.Counters {
 			h.readRows(i, t, rows)
 		}
-		h.rows, h.defaults, h.full = append(h.rows, rows), append(h.defaults, def), append(h.full, going != nil && *going.word(i) != tableEmpty)
+		h.rows, h.defaults, h.full = append(h.rows, rows), append(h.defaults, def), append(h.full, defaults != nil && *defaults.word(at[i] / 8)&^tablePlace != tableEmpty)
 	}
 	return h
 }
 
 // kept are the names of maps that an Executor shares with the program before.
-var kept = []string{"p4_counter", "p4_direct", "p4_register", "p4_turn", "p4_outcomes"}
+var kept = []string{"p4_counts", "p4_register", "p4_turn"}
 
 // take returns a descriptor of the map with this name if it is one that is kept, and else nil.
 func (h *heritage) take(name string) (*ebpf.Map, error) {
@@ -172,7 +172,7 @@ func (h *heritage) actions(profile int) *profileMaps {
 // profile, whose number says nothing to another program, it has the actions of the members.
 func currentDefault(defaults *shared, place int, t *ir.Table, of func(profile int) *profileMaps) []byte {
 	n := entrySize(t)
-	from := place + 8 + int(*defaults.word(place / 8)&1)*n
+	from := place + 8 + int(*defaults.word(place / 8)&tablePlace)*n
 	def := slices.Clone(defaults.mem[from : from+n])
 	runs := binary.NativeEndian.Uint32(def[entryAct:])
 	if runs < isGroup || t.Profile == nil {
@@ -223,21 +223,28 @@ func (h *heritage) readRows(i int, t *ir.Table, rows map[string]uint32) {
 	}
 	records := h.value("p4_records", i)
 	words := t.KeyWords + entrySize(t)/8 // of a record; the row is in the first word behind the key
+	shape, _ := shapeOf(t, t.KeyWords)
+	apart := shape.words
 	var masks *shared
 	switch kind {
 	case tuples:
 		masks = h.value("p4_masks", i)
 		words++
+		shape, _ = shapeOf(t, t.KeyWords+1)
+		apart = shape.words
 	case stepped:
 		words++ // the mask
+		shape, _ := stridesOf(t)
+		apart = shape.words
 	case ranged:
 		words, _ = vectorRecord(t)
+		apart = words
 	}
 	note := func(n uint32) {
-		if n == 0 || 8*words*int(n) > len(records.mem) {
+		if n == 0 || 8*apart*int(n) > len(records.mem) {
 			return
 		}
-		r := records.words()[(int(n)-1)*words : int(n)*words]
+		r := records.words()[(int(n)-1)*apart:][:words]
 		name, entry := r[:len(r)-entrySize(t)/8], r[len(r)-entrySize(t)/8:]
 		if kind == tuples {
 			if masks == nil {
@@ -353,7 +360,7 @@ func (x *Executor) numberOf(table int, row uint32, t *ir.Table, r *ir.Row) (k ui
 			return 0, err
 		}
 		if k < n.next {
-			reset(x.tables[table].counts, int(k))
+			x.counts.reset(x.counts.direct[table], int(k))
 		}
 		n.next = max(n.next, k+1)
 	}
@@ -427,7 +434,7 @@ func (h *heritage) lacks(x *Executor) bool {
 	for i, t := range x.tables {
 		switch {
 		case t.skip:
-		case h.full[i] && *x.going.word(i) == tableEmpty:
+		case h.full[i] && looks(x, i) == tableEmpty:
 			return true
 		case h.defaults[i] != nil && !bytes.Equal(h.defaults[i], currentDefault(x.defaults, t.place, &x.tree.Tables[i], func(profile int) *profileMaps { return x.profiles.profiles[profile] })):
 			return true
@@ -438,10 +445,7 @@ func (h *heritage) lacks(x *Executor) bool {
 
 // disown makes x end without the counts that it shares with the program before, which goes on.
 func (h *heritage) disown(x *Executor) {
-	clear(x.counters)
-	for _, t := range x.tables {
-		t.counts = nil
-	}
+	x.counts.others = true
 }
 
 // free frees the registers if a process that was killed had them: neither a program nor nobody.
@@ -462,13 +466,13 @@ func (g *gen) watched() {
 	g.label("seen")
 	n := reasonOf(g.emitter, whyOff)
 	g.add(storeImm(rState, atOutcome, int64(firstReason+n), asm.DWord))
-	g.countOutcome("seen-given")
+	g.row("seen-given")
+	g.countOutcome(1, "seen-given")
 	g.label("seen-given")
 	g.toOwn()
 	// There is no process any more.
-	g.add(asm.LoadMem(asm.R1, rState, atOutcome, asm.DWord))
-	g.cellOf(g.maps.outcomes, "unseen")
-	g.plus(0, -1)
+	g.row("unseen")
+	g.countOutcome(-1, "unseen")
 	g.label("unseen")
 	g.add(asm.LoadMem(asm.R1, rState, atIn, asm.DWord))
 	g.jump("on")
@@ -482,7 +486,8 @@ func (g *gen) headless() {
 	}
 	g.freeOwner()
 	g.add(storeImm(rState, atOutcome, HeadlessDropped, asm.DWord))
-	g.countOutcome("headless")
+	g.row("headless")
+	g.countOutcome(1, "headless")
 	g.label("headless")
 	g.add(asm.Mov.Imm(asm.R0, xdpDrop), asm.Return())
 }

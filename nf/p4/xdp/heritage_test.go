@@ -220,6 +220,16 @@ func TestCountsOfKinds(t *testing.T) {
 					}
 				}
 			}
+			x.old.disown(x) // another process's program goes on, and this one ends
+			x.End()
+			for _, table := range prog.Tables() {
+				_ = sw.Entries(table.Name, func(h p4.Handle, e p4.Entry) bool {
+					if got, _ := sw.EntryCount(table.Name, h); got != (p4.Count{}) {
+						t.Errorf("table %s, entry %+v: the Switch has taken counts of the program that goes on: %v", table.Name, e, got)
+					}
+					return true
+				})
+			}
 		})
 	}
 	if t.Logf("entries that counted, by kind: %v", kinds); kinds[direct] == 0 || kinds[stepped]+kinds[trie] == 0 || kinds[tuples] == 0 {

@@ -10,8 +10,6 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/quillon/quillon/internal/bench"
-	"github.com/quillon/quillon/nf/p4"
-	"github.com/quillon/quillon/nf/p4/xdp"
 )
 
 // BenchmarkMix runs frames of the loads of quillon bench in the kernel's test runs, each many times behind all of them once. ns/frame is the mean of each frame's least
@@ -39,30 +37,8 @@ func mix(b *testing.B, l *bench.Load) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	src, err := l.Source()
-	if err != nil {
-		b.Fatal(err)
-	}
-	prog, tree, err := p4.LoadTree(src)
-	if err != nil {
-		b.Fatal(err)
-	}
-	sw, err := p4.NewSwitch(prog, p4.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
 	const loopback = 1
-	x, err := xdp.New(tree, sw.Config(), xdp.Options{From: []xdp.Source{{Index: loopback, Port: 1}}, To: map[uint32]xdp.Target{2: {Index: loopback, Longest: 1 << 16}}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer x.Close()
-	x.Begin(sw, 0)
-	for _, e := range l.Entries {
-		if _, err := sw.Insert(e.Table, e.Entry); err != nil {
-			b.Fatal(err)
-		}
-	}
+	x := loadedP4(b, l, loopback, loopback)
 	for range 2 {
 		for _, f := range l.Laps {
 			if _, err := x.Program().Run(&ebpf.RunOptions{Data: f.Bytes}); err != nil {

@@ -42,13 +42,36 @@ func (f *flow) fold() {
 		b := &f.blocks[i]
 		kept := b.body[:0]
 		for _, ins := range b.body {
-			if ins, does := k.run(ins); does {
+			if ins, does := k.run(ins); does && !merge(kept, ins) {
 				kept = append(kept, ins)
 			}
 		}
 		b.body = kept
 		f.leave(i, k, in, at)
 	}
+}
+
+// merge has the last of some instructions do what another one behind it does, too, if both shift a register to the right, or mask it.
+func merge(code []asm.Instruction, ins asm.Instruction) bool {
+	if len(code) == 0 {
+		return false
+	}
+	last := &code[len(code)-1]
+	if last.OpCode != ins.OpCode || last.Dst != ins.Dst {
+		return false
+	}
+	switch ins.OpCode {
+	case asm.RSh.Op(asm.ImmSource):
+		if last.Constant+ins.Constant > 63 {
+			return false
+		}
+		last.Constant += ins.Constant
+	case asm.And.Op(asm.ImmSource):
+		last.Constant &= ins.Constant
+	default:
+		return false
+	}
+	return true
 }
 
 // leave tells the blocks behind a block what is known.

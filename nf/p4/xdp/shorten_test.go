@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf/asm"
@@ -60,6 +61,36 @@ func TestShortenForgets(t *testing.T) {
 			if op := got[i].OpCode; op.Class() == asm.ALU64Class && op.ALUOp() == asm.Mov && op.Source() == asm.RegSource && got[i].Src == asm.R4 {
 				t.Errorf("what was there before is loaded:\n%v", got)
 			}
+		}
+	}
+}
+
+// TestShortenMerges: of two shifts or masks of a register one is left, where nothing is lost by it, and of what a 0 changes nothing.
+func TestShortenMerges(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		does asm.Instructions
+		want asm.Instructions
+	}{
+		{"shifts", asm.Instructions{asm.RSh.Imm(asm.R3, 16), asm.RSh.Imm(asm.R3, 40)}, asm.Instructions{asm.RSh.Imm(asm.R3, 56)}},
+		{"shifts of all bits", asm.Instructions{asm.RSh.Imm(asm.R3, 32), asm.RSh.Imm(asm.R3, 32)}, asm.Instructions{asm.Mov.Imm(asm.R3, 0)}},
+		{"masks", asm.Instructions{asm.And.Imm(asm.R3, 0xff0), asm.And.Imm(asm.R3, 0x3f)}, asm.Instructions{asm.And.Imm(asm.R3, 0x30)}},
+		{"shifts of two registers", asm.Instructions{asm.RSh.Imm(asm.R3, 1), asm.RSh.Imm(asm.R4, 1), asm.Add.Reg(asm.R3, asm.R4)},
+			asm.Instructions{asm.RSh.Imm(asm.R3, 1), asm.RSh.Imm(asm.R4, 1), asm.Add.Reg(asm.R3, asm.R4)}},
+		{"nothing", asm.Instructions{asm.Add.Imm(asm.R3, 0), asm.LSh.Imm(asm.R3, 0)}, nil},
+		{"all", asm.Instructions{asm.And.Imm(asm.R3, 0), asm.Add.Imm(asm.R3, 0)}, asm.Instructions{asm.Mov.Imm(asm.R3, 0)}},
+	} {
+		load := asm.Instructions{asm.LoadMem(asm.R3, asm.R1, 0, asm.DWord), asm.LoadMem(asm.R4, asm.R1, 8, asm.DWord)}
+		keep := asm.Instructions{asm.StoreMem(asm.R1, 0, asm.R3, asm.DWord), asm.StoreMem(asm.R1, 8, asm.R4, asm.DWord), asm.Mov.Imm(asm.R0, 0), asm.Return()}
+		got := shorten(slices.Concat(load, c.does, keep), atMarks)
+		want := slices.Concat(load, c.want, keep)
+		if len(c.want) > 0 && c.want[0].OpCode.ALUOp() == asm.Mov { // what the register was is not loaded
+			want = want[1:]
+		}
+		if same := slices.EqualFunc(got, want, func(a, b asm.Instruction) bool {
+			return a.OpCode == b.OpCode && a.Dst == b.Dst && a.Src == b.Src && a.Offset == b.Offset && a.Constant == b.Constant
+		}); !same {
+			t.Errorf("%s: got\n%vwant\n%v", c.name, got, want)
 		}
 	}
 }

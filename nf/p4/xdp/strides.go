@@ -62,7 +62,8 @@ func stridesOf(t *ir.Table) (s stridesShape, ok bool) {
 	if t.Kind != ir.LPM || len(t.Keys) != 1 || t.Keys[0].Bits > 64 || t.Size == 0 {
 		return s, false
 	}
-	s = stridesShape{bits: t.Keys[0].Bits, words: 2 + entrySize(t)/8, records: t.Size + spare(t.Size)}
+	s = stridesShape{bits: t.Keys[0].Bits, records: t.Size + spare(t.Size)}
+	s.words = stride(2+entrySize(t)/8, s.records)
 	steps := max(0, s.bits-firstBits+nextBits-1) / nextBits
 	s.blocks = t.Size*steps + spare(t.Size)
 	return s, 8*s.words*s.records <= maxMemory && 8<<nextBits*s.blocks <= maxMemory

@@ -21,11 +21,13 @@ const (
 // entrySize is the length of an entry of a table.
 func entrySize(t *ir.Table) int { return entryData + 8*t.DataWords }
 
-// A word for each table says where frames look for an entry.
+// A word for each table says which of two places has the default entry, 0 or 1, and from bit 1 on where frames look for an entry. It is one word, so that a
+// frame sees both as they were at one time.
 const (
-	tableEmpty   = iota // not at all: there is none
-	tableFull           // in its maps
-	tableStopped        // not in the kernel: the maps may lack something
+	tablePlace   = 1      // a bit
+	tableEmpty   = 0      // not at all: there is none
+	tableFull    = 1 << 1 // in its maps
+	tableStopped = 1 << 2 // not in the kernel: the maps may lack something
 )
 
 // maxMasks is the highest number of different masks in the kernel for a table with ternary keys. It is small
@@ -142,39 +144,41 @@ func (g *pipes) table(n int, t *ir.Table) {
 	}
 	own := func(s string) string { return fmt.Sprintf("%s-table%d-%s", g.in, n, s) }
 	miss := own("miss")
+	none := miss // of the look-up
 	counter := -1
 	if t.Counters {
 		counter = g.mark()
-		g.marked = append(g.marked, marked{counter, g.maps.direct[n]})
+		g.marked = append(g.marked, marked{counter, g.maps.places.direct[n], numbersOf(t, g.opt.Outlives)})
 	}
-	if kind != keyless && !t.ConstDefault {
+	if kind != keyless || !t.ConstDefault {
+		stopped, going := g.fresh(), g.fresh()
 		g.add(asm.LoadMapValue(asm.R1, g.maps.defaults, uint32(g.maps.defaultAt[n])))
 		g.load(asm.R1, asm.R1, 0, asm.DWord)
 		g.put(atDefault, asm.R1)
-	}
-	if kind != keyless || !t.ConstDefault {
-		going := g.fresh()
-		g.add(asm.LoadMapValue(asm.R1, g.maps.going, uint32(8*n)))
-		g.load(asm.R1, asm.R1, 0, asm.DWord)
-		g.whenImm(asm.JEq, asm.R1, tableFull, going)
-		g.whenImm(asm.JEq, asm.R1, tableEmpty, miss)
+		g.whenImm(asm.JSet, asm.R1, tableStopped, stopped)
+		g.whenImm(asm.JSet, asm.R1, tableFull, going)
+		g.jump(miss)
+		g.label(stopped)
 		g.pass(whyStopped)
 		g.label(going)
+		if !t.ConstDefault {
+			none = own("none")
+		}
 	}
 	if kind == keyless {
 		g.label(miss)
 	} else {
 		switch kind {
 		case direct:
-			g.lookCuckoo(n, t, miss)
+			g.lookCuckoo(n, t, none)
 		case stepped:
-			g.lookStrides(n, t, miss)
+			g.lookStrides(n, t, none)
 		case trie:
-			g.lookTrie(n, t, miss)
+			g.lookTrie(n, t, none)
 		case ranged:
-			g.lookVectors(n, t, miss)
+			g.lookVectors(n, t, none)
 		default:
-			g.lookTuples(n, t, miss)
+			g.lookTuples(n, t, none)
 		}
 		g.found(n, t, counter)
 		g.entryMeter(n, t)
@@ -186,20 +190,34 @@ func (g *pipes) table(n int, t *ir.Table) {
 			}
 			return t.Next[a]
 		}
-		none := t.BaseMiss
+		after := t.BaseMiss
 		if t.Branches {
-			none = t.Hit
+			after = t.Hit
 		}
-		g.choose(t, none)
+		g.choose(t, after)
 		g.actions(t, own("hit"), next)
+		if none != miss {
+			g.label(none)
+			g.unchanged(n, miss)
+		}
 		g.label(miss)
 		g.set(atMissed, 1)
 	}
-	g.missed(n, t, counter, own, kind != keyless)
+	g.missed(n, t, counter, own)
 }
 
-// missed translates what a table does after a miss. looked: the frame has looked for an entry.
-func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string, looked bool) {
+// unchanged goes on at miss if the table's word is still what it was when the frame began to look for an entry. Else the frame goes to the engine: it might see a
+// change of the default entry, and not the change of an entry before it. A frame meets at most one change of the place, because a grace period is between two.
+func (g *pipes) unchanged(n int, miss string) {
+	g.add(asm.LoadMapValue(asm.R2, g.maps.defaults, uint32(g.maps.defaultAt[n])))
+	g.load(asm.R2, asm.R2, 0, asm.DWord)
+	g.get(asm.R1, atDefault)
+	g.compareRegs(asm.JEq, asm.R1, asm.R2, miss)
+	g.pass(whyChanging)
+}
+
+// missed translates what a table does after a miss.
+func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string) {
 	if t.Counters {
 		g.add(storeImm(rState, int16(counter), int64(t.Size)+1, asm.DWord))
 	}
@@ -222,21 +240,9 @@ func (g *pipes) missed(n int, t *ir.Table, counter int, own func(string) string,
 		g.action(t.Initial, argument{data: t.InitData}, next(t.Initial))
 		return
 	}
-	// The default entry lies in one of two places; a word says in which. If the word has changed since the frame began to look for an entry,
-	// the frame goes to the engine: else it might see a change of the default entry, and not the change of an entry before it. A frame
-	// meets at most one change of the word, because a grace period is between two.
-	at := g.maps.defaultAt[n]
-	g.add(asm.LoadMapValue(rEntry, g.maps.defaults, uint32(at)))
-	g.load(asm.R1, rEntry, 0, asm.DWord)
-	if looked {
-		same := g.fresh()
-		g.get(asm.R2, atDefault)
-		g.compareRegs(asm.JEq, asm.R1, asm.R2, same)
-		g.pass(whyChanging)
-		g.label(same)
-	}
-	g.calc(asm.Add, rEntry, 8)
-	g.calc(asm.And, asm.R1, 1)
+	g.add(asm.LoadMapValue(rEntry, g.maps.defaults, uint32(g.maps.defaultAt[n]+8)))
+	g.get(asm.R1, atDefault)
+	g.calc(asm.And, asm.R1, tablePlace)
 	g.calc(asm.Mul, asm.R1, entrySize(t))
 	g.with(asm.Add, rEntry, asm.R1)
 	g.get32(asm.R1, rEntry, entryAct)
