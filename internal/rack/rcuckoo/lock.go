@@ -30,7 +30,7 @@ func (s *session) attempt(now clock.Time) {
 	a, b := c.cfg.RowsOf(s.key)
 	s.rows = s.rows[:0]
 	if s.res.Kind == Insert {
-		if !s.speculate() {
+		if !speculate(s) {
 			if s.reach && s.flushed || s.res.Tries >= c.cfg.Tries {
 				s.end(now, ErrFull)
 				return
@@ -59,7 +59,7 @@ func (s *session) attempt(now clock.Time) {
 }
 
 // speculate looks for a path in the cache, and notes its rows.
-func (s *session) speculate() bool {
+func speculate(s *session) bool {
 	s.reach, s.rows = true, s.rows[:0]
 	if !s.find.find(s.key, s.inCache) {
 		return false

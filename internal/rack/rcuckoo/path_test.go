@@ -93,7 +93,7 @@ func TestFreeSlotTaken(t *testing.T) {
 	x := newNear(t, Layout{Rows: 64, Form: Code, Hashing: HashCode}, func(c *Config) { c.Blind = true })
 	s := x.s
 	s.key = 7
-	if !s.speculate() || len(s.guess) != 1 || s.guess[0].slot != 0 {
+	if !speculate(s) || len(s.guess) != 1 || s.guess[0].slot != 0 {
 		t.Fatalf("an empty cache gives the path %v", s.guess)
 	}
 	s.plan(s.rows, true, 148, &s.Arena)

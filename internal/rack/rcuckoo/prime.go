@@ -9,7 +9,7 @@ func (t *Table) Prime(clients []*Client, next uint32, share float64, value []byt
 		all = append(all, c.Sessions...)
 	}
 	for i := range int(share*float64(t.Rows*Slots)) - t.Count() {
-		if !all[i%len(all)].prime(t, next, value) {
+		if !prime(all[i%len(all)], t, next, value) {
 			return next, ErrFull
 		}
 		next++
@@ -18,12 +18,12 @@ func (t *Table) Prime(clients []*Client, next uint32, share float64, value []byt
 }
 
 // prime inserts a key as an insertion does that finds every lock free.
-func (s *session) prime(t *Table, key uint32, value []byte) bool {
+func prime(s *session, t *Table, key uint32, value []byte) bool {
 	s.key, s.flushed = key, false
 	e := cell{Key: key}
 	copy(e.inline[:], value)
 	for range s.c.cfg.Tries {
-		if !s.speculate() {
+		if !speculate(s) {
 			if s.reach && s.flushed {
 				return false
 			}
