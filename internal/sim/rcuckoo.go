@@ -23,10 +23,8 @@ import (
 type RCuckooConfig struct {
 	// Table is the table; no Rows: 2^17, which are a million entries.
 	Table rcuckoo.Layout
-	// Fill is the share of entries that are used at first. With Primed the clients themselves have filled the table so far,
-	// and know the rows that they met.
-	Fill   float64
-	Primed bool
+	// Fill is the share of entries that are used at first.
+	Fill float64
 	StoreLoad
 	// Kind is what operations that write do, or reads where that is Read.
 	Kind rcuckoo.Kind
@@ -146,11 +144,7 @@ var filled struct {
 
 // fill makes the table.
 func (r *cuckooRun) fill() error {
-	share := r.Fill
-	if r.Primed {
-		share = 0
-	}
-	name := fmt.Sprintf("%+v %v %d", r.Table, share, r.Value)
+	name := fmt.Sprintf("%+v %v %d", r.Table, r.Fill, r.Value)
 	filled.Lock()
 	defer filled.Unlock()
 	if filled.tables == nil || len(filled.tables) > 16 {
@@ -159,7 +153,7 @@ func (r *cuckooRun) fill() error {
 	t := filled.tables[name]
 	if t == nil {
 		l := r.Table
-		n := int(share * float64(l.Rows*rcuckoo.Slots))
+		n := int(r.Fill * float64(l.Rows*rcuckoo.Slots))
 		if r.Value > 0 {
 			l.Wide, l.Extents = true, 2*(n*rcuckoo.ExtentSize(r.Value)+r.Clients*chunkOf(r.Value))
 		}
@@ -171,7 +165,7 @@ func (r *cuckooRun) fill() error {
 		if r.Value > 0 {
 			next, err = t.FillExtents(next, n, r.Value, func(uint32) []byte { return r.value[:r.Value] })
 		} else {
-			next, err = t.Fill(next, share, func(uint32) []byte { return r.value[:t.InlineSize()] })
+			next, err = t.Fill(next, r.Fill, func(uint32) []byte { return r.value[:t.InlineSize()] })
 		}
 		if err != nil {
 			return fmt.Errorf("sim: filling the table: %w", err)
@@ -202,11 +196,7 @@ func (r *cuckooRun) attach(w *World) error {
 		return err
 	}
 	m.DeviceMemory(r.grant.Locks.VA, r.table.LockBytes())
-	if err := r.hosts(w, r.keys, 2048, r.client); err != nil || !r.Primed {
-		return err
-	}
-	r.next, err = r.table.Prime(r.all, r.next, r.Fill, r.value[:r.table.InlineSize()])
-	return err
+	return r.hosts(w, r.keys, 2048, r.client)
 }
 
 // client makes the clients of a host.

@@ -109,35 +109,3 @@ func TestFreeSlotTaken(t *testing.T) {
 		t.Errorf("the second search finds %v", s.find.path)
 	}
 }
-
-// Sessions that fill a table learn of rows that others have filled, and no key is lost.
-func TestPrime(t *testing.T) {
-	l := Layout{Rows: 512, Form: Code, Hashing: HashCode, RowsPerLock: 1}
-	table, err := NewTable(l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	whole := func(c *Config) { c.Blind, c.Cache = true, 512*64 }
-	clients := []*Client{newNear(t, l, whole).c, newNear(t, l, whole).c}
-	next, err := table.Prime(clients, 1, 0.85, make([]byte, 4))
-	if want := 512 * Slots * 85 / 100; err != nil || int(next)-1 != want || table.Count() != want {
-		t.Fatalf("%d keys of %d, %d entries, %v", next-1, want, table.Count(), err)
-	}
-	if values, wrong := table.Check(false); wrong != nil || len(values) != int(next)-1 {
-		t.Errorf("%d keys of %d, %v", len(values), next-1, wrong)
-	}
-	for _, c := range clients {
-		full, known := 0, 0
-		for i := range 512 {
-			if table.image(table.row(i)).hole() < 0 {
-				full++
-				if table.image(c.Sessions[0].inCache(i)).hole() < 0 {
-					known++
-				}
-			}
-		}
-		if full < 256 || known < full/2 || known == full {
-			t.Errorf("of %d full rows a client knows %d", full, known)
-		}
-	}
-}
