@@ -2,6 +2,7 @@ package rcuckoo
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 
 	"github.com/quillon/quillon/internal/rack/onesided"
@@ -29,14 +30,13 @@ func (s *session) attempt(now clock.Time) {
 	a, b := c.cfg.RowsOf(s.key)
 	s.rows = s.rows[:0]
 	if s.res.Kind == Insert {
-		s.reach = true
-		if !s.find.find(s.key, s.inCache) {
+		if !speculate(s) {
 			if s.reach && s.flushed || s.res.Tries >= c.cfg.Tries {
 				s.end(now, ErrFull)
 				return
 			}
 			// The rows in the cache may be old, or the search saw too few rows.
-			clear(s.cached)
+			s.forget()
 			s.flushed = true
 			s.attempt(now)
 			return
@@ -44,11 +44,6 @@ func (s *session) attempt(now clock.Time) {
 		if s.res.Tries++; s.res.Tries > c.cfg.Tries {
 			s.end(now, ErrFull)
 			return
-		}
-		s.guess, s.moves = append(s.guess[:0], s.find.path...), s.moves[:0]
-		for _, h := range s.guess {
-			s.rows = append(s.rows, int(h.row))
-			s.moves = append(s.moves, c.cfg.image(s.inCache(int(h.row))).key(int(h.slot)))
 		}
 	}
 	if s.res.Kind != Insert || !c.cfg.Blind {
@@ -61,6 +56,20 @@ func (s *session) attempt(now clock.Time) {
 	}
 	s.started = now
 	s.do(now, stepLock)
+}
+
+// speculate looks for a path in the cache, and notes its rows.
+func speculate(s *session) bool {
+	s.reach, s.rows = true, s.rows[:0]
+	if !s.find.find(s.key, s.inCache) {
+		return false
+	}
+	s.guess, s.moves = append(s.guess[:0], s.find.path...), s.moves[:0]
+	for _, h := range s.guess {
+		s.rows = append(s.rows, int(h.row))
+		s.moves = append(s.moves, s.c.cfg.image(s.inCache(int(h.row))).key(int(h.slot)))
+	}
+	return true
 }
 
 // lockPlan says which locks are taken in which order, and which rows are read with each.
@@ -89,18 +98,18 @@ func (p *lockPlan) plan(rows []int, all bool, covering int, room *onesided.Arena
 	p.wanted = slices.Compact(p.wanted)
 	p.groups, p.spans = p.groups[:0], p.spans[:0]
 	room.Reset()
-	last := -1
 	for _, w := range p.wanted {
 		bit := l.lockOf(w)
-		if set := bit / l.LocksPerMessage; set != last {
-			last = set
+		n := len(p.groups)
+		if n == 0 || p.groups[n-1].word != bit/64 || bits.OnesCount64(p.groups[n-1].mask) == l.LocksPerMessage {
 			p.groups = append(p.groups, group{word: bit / 64, from: len(p.spans), to: len(p.spans)})
+			n++
 		}
-		g := &p.groups[len(p.groups)-1]
+		g := &p.groups[n-1]
 		g.mask |= 1 << (bit % 64)
 		if all {
 			first := w * l.RowsPerLock
-			p.cover(g, first, min(first+l.RowsPerLock, l.Rows), l.LocksPerMessage*l.RowsPerLock)
+			p.cover(g, first, min(first+l.RowsPerLock, l.Rows), 64*l.RowsPerLock)
 			continue
 		}
 		for _, r := range rows {
@@ -321,25 +330,17 @@ func (s *session) insert(now clock.Time) {
 	s.do(now, stepWrite)
 }
 
-// stillThere reports whether the locked rows are as the guess assumed. The free slot at the path's end can be
-// another slot of that row.
+// stillThere reports whether the locked rows are as the guess assumed, the free slot at the path's end included: as in the public
+// code (path_valid), another free slot of that row is for the second search to find.
 func (s *session) stillThere() bool {
 	l := &s.c.cfg.Layout
-	for i := range s.guess {
-		h := &s.guess[i]
-		m := l.image(s.rowLocked(int(h.row)))
+	for i, h := range s.guess {
+		want := uint32(0)
 		if i < len(s.guess)-1 {
-			if m.key(int(h.slot)) != s.moves[i] {
-				return false
-			}
-			continue
+			want = s.moves[i]
 		}
-		if m.key(int(h.slot)) != 0 {
-			hole := m.hole()
-			if hole < 0 {
-				return false
-			}
-			h.slot = int32(hole)
+		if l.image(s.rowLocked(int(h.row))).key(int(h.slot)) != want {
+			return false
 		}
 	}
 	return true

@@ -11,7 +11,8 @@ const (
 	// AStar is BFS that looks first at one row: the row with a free entry that is nearest to the path's
 	// beginning.
 	AStar
-	// DFS follows one victim after another, each drawn at random.
+	// DFS follows one victim after another, as the public code does: in each row it begins at the same slot, which
+	// was drawn, goes at most 30 rows deep, and turns back where it finds nothing.
 	DFS
 )
 
@@ -29,7 +30,7 @@ type node struct {
 type finder struct {
 	l      *Layout
 	search Search
-	rng    *rand.Rand
+	start  int32 // slot at which DFS begins in each row; the public code draws one a second, for all
 	nodes  []node
 	ahead  []int32 // nodes to look at first
 	seen   map[int32]struct{}
@@ -37,14 +38,15 @@ type finder struct {
 }
 
 func newFinder(l *Layout, s Search, seed uint64) *finder {
-	return &finder{l: l, search: s, rng: rand.New(rand.NewPCG(seed, 0xC0C0)), seen: map[int32]struct{}{}}
+	return &finder{l: l, search: s, start: rand.New(rand.NewPCG(seed, 0xC0C0)).Int32N(Slots), seen: map[int32]struct{}{}}
 }
 
 const (
 	// maxNodes is how many rows a search looks at at most.
 	maxNodes = 2048
-	// maxDepth and maxWalks bound random walks.
-	maxDepth, maxWalks = 256, 8
+	// maxDepth is how many rows a path of DFS has at most (DEPTH_LIMIT of the public code), and maxFollowed how many
+	// entries one search follows.
+	maxDepth, maxFollowed = 30, 1 << 14
 	// maxNear is how many rows away A* looks for the nearest free entry.
 	maxNear = 512
 )
@@ -54,12 +56,9 @@ const (
 func (f *finder) find(key uint32, look func(row int) row) bool {
 	first, _ := f.l.RowsOf(key)
 	if f.search == DFS {
-		for range maxWalks {
-			if f.walk(first, look) {
-				return true
-			}
-		}
-		return false
+		f.path = f.path[:0]
+		clear(f.seen)
+		return f.descend(key, int32(first), look)
 	}
 	target := int32(-1)
 	if f.search == AStar {
@@ -134,36 +133,30 @@ func (f *finder) nearest(first int, look func(row int) row) int32 {
 	return -1
 }
 
-// walk goes from row to row until one has a free entry.
-func (f *finder) walk(first int, look func(row int) row) bool {
-	clear(f.seen)
-	f.path = f.path[:0]
-	at := int32(first)
-	for range maxDepth {
-		b := look(int(at))
-		if b == nil {
-			return false
-		}
-		m := f.l.image(b)
-		f.seen[at] = struct{}{}
-		if hole := m.hole(); hole >= 0 {
-			f.path = append(f.path, hop{at, int32(hole)})
+// descend follows the entry of key to row, and goes on with one of the row's entries after another until a row has
+// a free entry. seen has the keys that were followed.
+func (f *finder) descend(key uint32, to int32, look func(row int) row) bool {
+	if _, ok := f.seen[int32(key)]; ok || len(f.path) >= maxDepth || len(f.seen) >= maxFollowed {
+		return false
+	}
+	f.seen[int32(key)] = struct{}{}
+	b := look(int(to))
+	if b == nil {
+		return false
+	}
+	m := f.l.image(b)
+	if hole := m.hole(); hole >= 0 {
+		f.path = append(f.path, hop{to, int32(hole)})
+		return true
+	}
+	for i := range int32(Slots) {
+		s := (f.start + i) % Slots
+		k := m.key(int(s))
+		f.path = append(f.path, hop{to, s})
+		if f.descend(k, int32(f.l.other(k, int(to))), look) {
 			return true
 		}
-		from := f.rng.Int32N(Slots)
-		next := int32(-1)
-		for i := range int32(Slots) {
-			s := (from + i) % Slots
-			to := int32(f.l.other(m.key(int(s)), int(at)))
-			if _, ok := f.seen[to]; !ok {
-				f.path, next = append(f.path, hop{at, s}), to
-				break
-			}
-		}
-		if next < 0 {
-			return false
-		}
-		at = next
+		f.path = f.path[:len(f.path)-1]
 	}
 	return false
 }

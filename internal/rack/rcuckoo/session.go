@@ -105,8 +105,7 @@ const maxWords = 130
 
 func newSession(c *Client, i int) *session {
 	l := &c.cfg.Layout
-	n := c.cfg.Cache / l.RowSize()
-	s := &session{Session: onesided.NewSession(i, 1, maxWords), c: c, find: newFinder(l, c.cfg.Search, c.cfg.Seed<<16^uint64(i)), rowCache: rowCache{rowSize: l.RowSize(), cache: make([]byte, n*l.RowSize()), cached: make([]int32, n)}, lockPlan: lockPlan{l: l}}
+	s := &session{Session: onesided.NewSession(i, 1, maxWords), c: c, find: newFinder(l, c.cfg.Search, c.cfg.Seed<<16^uint64(i)), rowCache: newRowCache(l, c.cfg.Cache), lockPlan: lockPlan{l: l}}
 	s.mark = newMark(&c.cfg, i)
 	s.inCache, s.inLocked = s.rowInCache, s.rowLocked
 	return s
@@ -116,8 +115,18 @@ func newSession(c *Client, i int) *session {
 type rowCache struct {
 	rowSize int
 	cache   []byte
-	cached  []int32 // by place: number of the row, plus 1; 0: empty
-	reach   bool    // the search has met rows of the cache only
+	cached  []int32       // by place: number of the row, plus 1; 0: empty
+	known   map[int32]row // instead of both, where the cache has room for the whole table
+	reach   bool          // the search has met rows of the cache only
+}
+
+func newRowCache(l *Layout, size int) rowCache {
+	n := l.RowSize()
+	if size >= l.Rows*n {
+		return rowCache{rowSize: n, known: map[int32]row{}}
+	}
+	size /= n
+	return rowCache{rowSize: n, cache: make([]byte, size*n), cached: make([]int32, size)}
 }
 
 // rowInCache is a row as the cache has it. A row that is not in the cache counts as empty.
@@ -127,6 +136,8 @@ func (c *rowCache) rowInCache(i int) row {
 		if p := i % k; c.cached[p] == int32(i)+1 {
 			return c.cache[p*n : (p+1)*n]
 		}
+	} else if b, ok := c.known[int32(i)]; ok {
+		return b
 	}
 	c.reach = false
 	return none[:n]
@@ -137,7 +148,14 @@ func (c *rowCache) keep(i int, b []byte) {
 		p := i % k
 		c.cached[p] = int32(i) + 1
 		copy(c.cache[p*len(b):], b)
+	} else if c.known != nil {
+		c.known[int32(i)] = append(c.known[int32(i)][:0], b...)
 	}
+}
+
+func (c *rowCache) forget() {
+	clear(c.cached)
+	clear(c.known)
 }
 
 // begin asks for an operation's first step, when the client's own time for it is over.
@@ -160,7 +178,7 @@ func (s *session) begin(now clock.Time, op Op) {
 		s.end(now, ErrValue)
 	default:
 		if op.Kind == Insert && c.cfg.Flush {
-			clear(s.cached)
+			s.forget()
 		}
 		s.prepare(now)
 	}
