@@ -111,7 +111,7 @@ func unused(devs ...string) error {
 	}
 	for _, dev := range there {
 		if err == nil {
-			err = errors.Join(afxdp.Unserved(dev), afpacket.Unclaimed(dev))
+			err = errors.Join(afxdp.Unserved(dev), afpacket.Unclaimed(dev, false))
 		}
 	}
 	if err != nil {

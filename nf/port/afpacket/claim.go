@@ -72,13 +72,17 @@ func newClaim(name string, within time.Duration) (*claim, error) {
 }
 
 // Unclaimed returns nil if no other process has a claim of an interface of the calling thread's network namespace. It
-// waits for a claim to vanish, for claimWait at most.
-func Unclaimed(name string) error {
+// waits for a claim to vanish, for claimWait at most. With atOnce it does not wait.
+func Unclaimed(name string, atOnce bool) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("interface %q: %w", name, err)
 	}
-	return wait(name, claimWait, func() (bool, error) { return others(l.Attrs().Index) })
+	within := claimWait
+	if atOnce {
+		within = 0
+	}
+	return wait(name, within, func() (bool, error) { return others(l.Attrs().Index) })
 }
 
 // ErrClaimed says that another process has packet sockets at an interface.

@@ -194,7 +194,7 @@ func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Ar
 		}
 	}
 	for _, dev := range []string{cfg.A, cfg.B} {
-		if err := unclaimed(dev); err != nil {
+		if err := unclaimed(dev, false); err != nil {
 			return err
 		}
 	}
@@ -203,8 +203,9 @@ func (o *Ports) openPair(name, other string, cfg afxdp.PairConfig, args graph.Ar
 	if err != nil {
 		return err
 	}
-	// Whoever opens packet sockets now waits, see afxdp.Beside; somebody may have since the look before.
-	if err := errors.Join(unclaimed(cfg.A), unclaimed(cfg.B)); err != nil {
+	// A process that opens packet sockets waits from now on, see afxdp.Beside. One that has opened its first socket since the look
+	// before waits for the interfaces that are claimed here, so that nobody must wait for that socket.
+	if err := errors.Join(unclaimed(cfg.A, true), unclaimed(cfg.B, true)); err != nil {
 		return errors.Join(err, pair.Undo())
 	}
 	o.ports[name], o.ports[other] = asPorts(pair.A), asPorts(pair.B)
@@ -221,14 +222,14 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 		if err != nil {
 			return err
 		}
-		if err := afpacket.Unclaimed(x.dev); err != nil {
+		if err := afpacket.Unclaimed(x.dev, false); err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
 		d, err := afxdp.Open(afxdp.Config{Name: name, Interface: x.dev, Index: index, Options: x.options(o.cfg.Filter, o.cfg.Clock)})
 		if err != nil {
 			return fmt.Errorf("port %s: %w", name, err)
 		}
-		if err := afpacket.Unclaimed(x.dev); err != nil { // since the look before
+		if err := afpacket.Unclaimed(x.dev, true); err != nil { // since the look before
 			return errors.Join(fmt.Errorf("port %s: %w", name, err), d.Undo())
 		}
 		now = opened{queues: asPorts(d.Ports), info: []afxdp.Info{d.Info()}, attach: d.Attach, detach: d.Detach, close: d.Close, undo: d.Undo}
@@ -261,13 +262,13 @@ func (o *Ports) openOne(name string, index uint16, p graph.PortSpec) error {
 }
 
 // unclaimed returns an error if another process has packet sockets at an interface, or at the other end of a veth: they would lose
-// what a wire redirects there (see afxdp.Beside).
-func unclaimed(dev string) error {
-	if err := afpacket.Unclaimed(dev); err != nil {
+// what a wire redirects there (see afxdp.Beside). It waits as afpacket.Unclaimed does.
+func unclaimed(dev string, atOnce bool) error {
+	if err := afpacket.Unclaimed(dev, atOnce); err != nil {
 		return err
 	}
 	if other := afxdp.OtherEnd(dev); other != "" {
-		if err := afpacket.Unclaimed(other); err != nil {
+		if err := afpacket.Unclaimed(other, atOnce); err != nil {
 			return fmt.Errorf("the other end of %s would lose frames (use packet sockets here, too: --port afpacket): %w", dev, err)
 		}
 	}
@@ -285,7 +286,7 @@ func openPackets(cfg afpacket.Config) (q *afpacket.Port, err error) {
 		if !errors.Is(err, afpacket.ErrClaimed) {
 			return q, err
 		}
-		if err = afpacket.Unclaimed(cfg.Interface); err != nil {
+		if err = afpacket.Unclaimed(cfg.Interface, false); err != nil {
 			return nil, err
 		}
 	}
