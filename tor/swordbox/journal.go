@@ -240,6 +240,7 @@ func hearLost(s *carrierSide, f *flow, b []byte) {
 		f.gate = max(psn, 1)
 	case sure && !f.trusted: // otherwise it may answer a question with other headers than the newest one
 		f.trusted, f.acked, f.msn, f.gate = true, psn, msn, max(f.start, 1)
+		copy(f.down.b[6:12], b[6:12]) // see direct
 	}
 }
 

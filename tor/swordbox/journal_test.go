@@ -718,3 +718,38 @@ func TestRebootLateAnswer(t *testing.T) {
 		t.Error("the headers of the made-up request are trusted")
 	}
 }
+
+// The questions follow a server whose MAC address changes, also when its client was told: its end is not taken for gone meanwhile.
+func TestRebootServerMoves(t *testing.T) {
+	for _, told := range []bool{false, true} {
+		r, k, d := journaling(t, graph.Args{"idle": "2m"})
+		a, b := r.join(), r.join()
+		b.learn(a, 0x7000, 7)
+		r.reboot(k, d)
+		f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
+		asksWith(t, r.Push("a", f).Out["b"])
+		none0(t, a.acknowledges(a.spsn).Out["a"])
+		if told {
+			r.repeats(f)
+		}
+		r.serverMAC = [6]byte{2, 9, 0, 0, 0, 2}
+		other := r.client() // of the same server
+		found := false
+		for i := range 300 { // questions begin a minute later
+			for _, x := range r.Advance(time.Minute >> min(12*i, 12)).Out["b"] {
+				asksWith(t, []graphtest.Frame{x})
+				if [6]byte(x.Bytes) == r.serverMAC {
+					found = true
+					none0(t, a.acknowledges(a.spsn).Out["a"])
+				}
+			}
+			f := other.made(hdr.WriteOnly, other.psn, reth(0x5000, testRKey, 8), little(1))
+			same(t, r.Push("a", f).Out["b"], f)
+			f = other.response(hdr.Acknowledge, other.psn, aeth(hdr.SynACK, 1), nil)
+			same(t, r.Push("b", f).Out["a"], f)
+		}
+		if n := len(d.On); !found || n != 2 {
+			t.Errorf("told %v: it was asked at its new address: %v; %d connections in the journal, want 2", told, found, n)
+		}
+	}
+}
