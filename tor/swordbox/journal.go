@@ -222,11 +222,11 @@ func asks(s *clientSide, f *flow, b []byte, psn uint32) {
 }
 
 // hearLost handles acknowledgement b, which answers the question of askLost. An end that has counted no message is of another connection,
-// because a connection is bound behind its first answers, and nothing of the new one crosses yet. So is one that has counted, or
-// acknowledged, something else than before. A NAK asks for the PSN that the end expects, which is not always behind what it acknowledges.
+// because a connection is bound behind its first answers, and nothing of the new one crosses yet. So is one that acknowledges
+// another PSN than before. A NAK asks for the PSN that the end expects, which is not always behind what it acknowledges.
 func hearLost(s *carrierSide, f *flow, b []byte) {
 	psn, h := s.f.BTHOf(b).PSN(), s.f.AETHOf(b)
-	syn, msn, sure := h.Syndrome(), h.MSN()|knownMSN|newestMSN, f.owed == 1 || f.trusted
+	syn, sure := h.Syndrome(), f.owed == 1 || f.trusted
 	f.owed, f.tries = 0, 0
 	if sure {
 		f.asked = 0
@@ -234,12 +234,12 @@ func hearLost(s *carrierSide, f *flow, b []byte) {
 	switch is := syn.ACK(); {
 	case is && psn&longMask == ownPSN: // it acknowledges the question's own PSN
 	case !is && syn != hdr.SynNAKSequence:
-	case h.MSN() == 0 || f.trusted && (msn != f.msn || is && psn != f.acked):
+	case h.MSN() == 0 || f.trusted && is && psn != f.acked:
 		s.n.conns.Remove(s.n.slot(f))
 	case !is:
 		f.gate = max(psn, 1)
 	case sure && !f.trusted: // otherwise it may answer a question with other headers than the newest one
-		f.trusted, f.acked, f.msn, f.gate = true, psn, msn, max(f.start, 1)
+		f.trusted, f.acked, f.gate = true, psn, max(f.start, 1)
 		copy(f.down.b[6:12], b[6:12]) // see direct
 	}
 }

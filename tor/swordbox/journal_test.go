@@ -675,6 +675,10 @@ func TestRebootReadsOnly(t *testing.T) {
 		}
 	}
 	none0(t, a.acknowledges(hdr.PSNMask).Out["a"])
+	asksWith(t, r.Push("a", f).Out["b"])
+	none0(t, r.Push("b", a.response(hdr.Acknowledge, a.spsn, aeth(hdr.SynNAKSequence, a.smsn), nil)).Out["a"]) // what the old end expects
+	asksWith(t, r.Push("a", f).Out["b"])
+	none0(t, a.acknowledges(hdr.PSNMask).Out["a"])
 	if n := len(d.On); n != 2 {
 		t.Fatalf("%d connections in the journal, want 2", n)
 	}
