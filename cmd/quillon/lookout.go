@@ -62,8 +62,9 @@ type lookout struct {
 	next    int               // port whose settings are looked at next
 	// updates is nil if the kernel gives no news of links: then they are looked at every time.
 	updates  chan netlink.LinkUpdate
-	unlinked string // why updates was nil when that was told
-	buffer   int    // receive buffer of updates in bytes; 0: the default
+	again    <-chan time.Time // when fresh is to be called, if something is due; nil otherwise
+	unlinked string           // why updates was nil when that was told
+	buffer   int              // receive buffer of updates in bytes; 0: the default
 	// replaced reports whether the XDP program of an interface, by its number, is not that of its port.
 	replaced func(dev string, program uint32) bool
 }
@@ -109,6 +110,7 @@ type tries struct {
 	row  int
 	next clock.Time // time of the next look
 	news clock.Time // time of the last look because of news
+	due  bool       // there was news since
 }
 
 // toldKey is what a told is about: a kind of event, and the name of a port.
@@ -477,16 +479,17 @@ func (l *lookout) linkOf(dev string) (netlink.Link, error) {
 const newsEvery = 20 * time.Millisecond
 
 // news takes an update of a link, and those that wait behind it, so that the apps are told of all together. Then it has the settings of
-// the ports looked at whose interfaces these are: Linux tells by such an update that a veth has other receive queues.
+// the ports looked at whose interfaces these are: Linux tells by such an update that a veth has other receive queues. If ok is false,
+// some news was lost, which may have been of any port.
 func (l *lookout) news(now clock.Time, ports []graph.PortInfo, u netlink.LinkUpdate, ok bool, keep func(port string) ([]string, error)) {
 	of := map[string]bool{} // interfaces
 	defer func() {
 		for _, p := range ports {
-			if x := l.triesOf(p); of[p.Args["dev"]] && (x.news == 0 || now.Sub(x.news) >= newsEvery) {
-				x.news = now
-				l.setting(now, p, keep)
+			if !ok || of[p.Args["dev"]] {
+				l.triesOf(p).due = true
 			}
 		}
+		l.fresh(now, ports, keep)
 	}()
 	for n := len(l.updates); ; n-- {
 		if !ok {
@@ -501,6 +504,21 @@ func (l *lookout) news(now clock.Time, ports []graph.PortInfo, u netlink.LinkUpd
 			return
 		}
 		u, ok = <-l.updates
+	}
+}
+
+// fresh looks at the settings of the ports that there was news of, and sets again if some were looked at too lately.
+func (l *lookout) fresh(now clock.Time, ports []graph.PortInfo, keep func(port string) ([]string, error)) {
+	l.again = nil
+	for _, p := range ports {
+		switch x := l.triesOf(p); {
+		case !x.due || now < x.next:
+		case x.news != 0 && now.Sub(x.news) < newsEvery:
+			l.again = time.After(newsEvery)
+		default:
+			x.due, x.news = false, now
+			l.setting(now, p, keep)
+		}
 	}
 }
 
@@ -524,11 +542,14 @@ func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, in
 			l.programs(clk.Now(), inst.Ports())
 			l.times(clk.Now(), inst.Times())
 			l.look(clk.Now(), inst.Ports())
+			l.fresh(clk.Now(), inst.Ports(), inst.Keep)
 			l.settings(clk.Now(), inst.Ports(), inst.Keep)
 			l.panics(clk.Now(), inst.Faults())
 			troubles(l.troubles())
 		case u, ok := <-l.updates:
 			l.news(clk.Now(), inst.Ports(), u, ok, inst.Keep)
+		case <-l.again:
+			l.fresh(clk.Now(), inst.Ports(), inst.Keep)
 		}
 	}
 }

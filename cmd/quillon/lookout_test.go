@@ -244,6 +244,38 @@ func TestLooksAtNewQueues(t *testing.T) {
 	}
 }
 
+// News that comes too soon behind a look is not forgotten: the settings are looked at when the time is over. So are those of all ports when
+// the kernel had more news than the socket holds.
+func TestLooksAtMissedNews(t *testing.T) {
+	var w strings.Builder
+	l := &lookout{log: forPeople(&w), up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, unkept: map[string]string{}, tries: map[string]*tries{},
+		replaced: func(string, uint32) bool { return false }}
+	ports := []graph.PortInfo{{Name: "a", Args: graph.Args{"dev": "lo"}}, {Name: "b", Args: graph.Args{"dev": "z"}}}
+	asked := map[string]int{}
+	keep := func(port string) ([]string, error) { asked[port]++; return nil, nil }
+	now := clock.Time(time.Second)
+	for range 3 {
+		l.news(now, ports, netlink.LinkUpdate{Link: link(t, "lo")}, true, keep)
+		now = now.Add(newsEvery / 4)
+	}
+	if asked["a"] != 1 {
+		t.Errorf("%d looks at once, want 1", asked["a"])
+	}
+	if l.again == nil {
+		t.Fatal("nobody looks again")
+	}
+	<-l.again
+	l.fresh(now.Add(newsEvery), ports, keep)
+	l.fresh(now.Add(2*newsEvery), ports, keep)
+	if asked["a"] != 2 || asked["b"] != 0 || l.again != nil {
+		t.Errorf("looks: %v, want 2 at a's", asked)
+	}
+	l.news(now.Add(3*newsEvery), ports, netlink.LinkUpdate{}, false, keep)
+	if asked["a"] != 3 || asked["b"] != 1 {
+		t.Errorf("looks: %v, want 3 at a's and 1 at b's", asked)
+	}
+}
+
 func link(t *testing.T, name string) netlink.Link {
 	t.Helper()
 	l, err := netlink.LinkByName(name)

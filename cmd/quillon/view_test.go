@@ -119,6 +119,34 @@ func TestColumns(t *testing.T) {
 	}
 }
 
+// A fence that stands behind a function which moves its clients' requests onto others' connections does not see whose they are, and says so.
+func TestFenceBehind(t *testing.T) {
+	for _, c := range []struct {
+		nfs  []string
+		want int // remarks
+	}{
+		{[]string{"fence", "swordbox,servers=10.0.0.9"}, 0},
+		{[]string{"swordbox,servers=10.0.0.9", "fence"}, 1},
+		{[]string{"swordbox,servers=10.0.0.9", "wire", "fence"}, 1},
+		{[]string{"fence", "wire", "swordbox,servers=10.0.0.9"}, 0},
+		{[]string{"fence"}, 0},
+	} {
+		s, err := inlineSpec("eth1,eth2", c.nfs, "afpacket", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, n := range s.Notes(kinds()) {
+			if strings.Contains(n, "put it in front of") {
+				got = append(got, n)
+			}
+		}
+		if len(got) != c.want {
+			t.Errorf("%v: %q, want %d remarks", c.nfs, got, c.want)
+		}
+	}
+}
+
 func TestInlineSpec(t *testing.T) {
 	s, err := inlineSpec("eth1.5,eth2", []string{"clover-steer,mode=off"}, open.AFXDP, nil)
 	if err != nil {

@@ -148,6 +148,9 @@ type Kind struct {
 	// Alone says that the instances of an app do not share their state. An outer app with several workers therefore
 	// gives all frames for such an inner app to the instance in the first worker, where Env.Workers is 1.
 	Alone bool
+	// Before names kinds whose apps change what an app of this kind goes by. Spec.Notes has a remark where frames from the last
+	// output of such an app come to the first input of an app of this kind.
+	Before []string
 	// Note, if not nil, returns a remark for the user at the start of an app with these valid
 	// arguments, or "".
 	Note func(args Args) string

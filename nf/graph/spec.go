@@ -318,16 +318,54 @@ func (s *Spec) Unlinked(kinds []Kind) (outs []string) {
 	return outs
 }
 
-// Notes returns the remarks of Kind.Note about the apps of a valid Spec, each after the app's name.
+// Notes returns the remarks of Kind.Note and Kind.Before about the apps of a valid Spec, each after the app's name.
 func (s *Spec) Notes(kinds []Kind) (all []string) {
 	for _, name := range slices.Sorted(maps.Keys(s.Apps)) {
-		if k := findKind(kinds, s.Apps[name].Kind); k != nil && k.Note != nil {
+		k := findKind(kinds, s.Apps[name].Kind)
+		if k != nil && k.Note != nil {
 			if n := k.Note(s.Apps[name].Args); n != "" {
 				all = append(all, name+": "+n)
 			}
 		}
+		if k != nil && len(k.Before) > 0 {
+			if at := s.ahead(kinds, name, k); at != "" {
+				all = append(all, fmt.Sprintf("%s: it stands behind %s, which changes what it goes by, and misses frames: put it in front of %s", name, at, at))
+			}
+		}
 	}
 	return all
+}
+
+// ahead returns an app of a kind in k.Before whose last output leads to the first input of the app with that name, which is of kind k; ""
+// if there is none. A frame leaves an app by another output than the one that is called like the input by which it came.
+func (s *Spec) ahead(kinds []Kind, name string, k *Kind) string {
+	es, _ := s.edges()
+	seen := map[edge]bool{}
+	var from func(app, in string) string
+	from = func(app, in string) string {
+		for _, e := range es {
+			if e.to != app || e.in != in || seen[e] {
+				continue
+			}
+			seen[e] = true
+			of := findKind(kinds, s.Apps[e.from].Kind)
+			if of == nil { // a port
+				continue
+			}
+			if slices.Contains(k.Before, of.Name) && e.out == of.Out[len(of.Out)-1] {
+				return e.from
+			}
+			for _, i := range of.In {
+				if i != e.out {
+					if at := from(e.from, i); at != "" {
+						return at
+					}
+				}
+			}
+		}
+		return ""
+	}
+	return from(name, k.In[0])
 }
 
 func (s *Spec) checkArgs(section, what, name string, args Args, params []Param) error {

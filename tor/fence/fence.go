@@ -136,6 +136,7 @@ client that has noticed can connect anew. Of XRC, DC and fragments no R_Key is r
 		Reasons:  reasons[:],
 		Tables:   tables(),
 		Soft:     true,
+		Before:   []string{"swordbox", "clover-steer"},
 		New:      newApp,
 	}
 }

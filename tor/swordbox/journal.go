@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -196,40 +197,50 @@ func (f *flow) oldestAgain(now clock.Time, psn uint32) bool {
 }
 
 // askLost asks the server for the newest PSN that its end of the lost flow f has acknowledged, by a duplicate of long before PSN
-// near. As nothing of the connection crosses, the old end acknowledges the same PSN each time (see hearLost).
+// near. As nothing of the connection crosses, the old end gives the same answer each time (see hearLost).
 func (s *wire) askLost(f *flow, near uint32) {
 	now := s.c.Now()
-	if now < s.n.ledger.mem.barred || !s.emptyWrite(&f.up, (near-mostUnacked)&hdr.PSNMask&^ownPSN) {
+	if now < s.n.ledger.mem.barred || !s.emptyWrite(&f.up, (near-mostUnacked)&hdr.PSNMask&^longMask|ownPSN) {
 		return
 	}
-	f.owed, f.asking = 1, now
+	f.owed, f.asking, f.start = min(f.owed+1, 2), now, near
 	if f.asked == 0 {
 		f.asked = now
 	}
 }
 
 // asks has the server asked about the lost flow f, of which request b came, with PSN psn. Before the first answer the question has the
-// headers of b, and it is not known whether the server takes them.
+// headers of b, and it is not known whether the server takes them. Once the server has answered, it is asked near a PSN of its own (gate):
+// it counts otherwise than the client, by as much as it has executed for others, and anybody can make up psn.
 func asks(s *clientSide, f *flow, b []byte, psn uint32) {
 	if f.asked != 0 && s.c.Now().Sub(f.asking) < s.cfg.giveup {
 		return
 	}
 	if f.trusted || f.up.learn(b, &s.f) {
-		s.askLost(f, psn)
+		s.askLost(f, cmp.Or(f.gate, psn))
 	}
 }
 
-// hearLost handles acknowledgement b, which answers the question of askLost: a server's end that acknowledges another PSN than before
-// has another connection.
+// hearLost handles acknowledgement b, which answers the question of askLost. An end that has counted no message is of another connection,
+// because a connection is bound behind its first answers, and nothing of the new one crosses yet. So is one that acknowledges
+// another PSN than before. A NAK asks for the PSN that the end expects, which is not always behind what it acknowledges.
 func hearLost(s *carrierSide, f *flow, b []byte) {
-	psn := s.f.BTHOf(b).PSN()
-	f.owed, f.asked, f.tries = 0, 0, 0
-	switch {
-	case !s.f.AETHOf(b).Syndrome().ACK() || psn&ownPSN == 0: // or it acknowledges the question's own PSN
-	case !f.trusted:
-		f.trusted, f.acked = true, psn
-	case psn != f.acked:
+	psn, h := s.f.BTHOf(b).PSN(), s.f.AETHOf(b)
+	syn, sure := h.Syndrome(), f.owed == 1 || f.trusted
+	f.owed, f.tries = 0, 0
+	if sure {
+		f.asked = 0
+	}
+	switch is := syn.ACK(); {
+	case is && psn&longMask == ownPSN: // it acknowledges the question's own PSN
+	case !is && syn != hdr.SynNAKSequence:
+	case h.MSN() == 0 || f.trusted && is && psn != f.acked:
 		s.n.conns.Remove(s.n.slot(f))
+	case !is:
+		f.gate = max(psn, 1)
+	case sure && !f.trusted: // otherwise it may answer a question with other headers than the newest one
+		f.trusted, f.acked, f.gate = true, psn, max(f.start, 1)
+		copy(f.down.b[6:12], b[6:12]) // see direct
 	}
 }
 
@@ -259,7 +270,7 @@ func isOver(s *Box, f *flow, now clock.Time) bool {
 			f.tries = min(f.tries+1, 250) // the server's MAC address may have changed
 			s.carriers.readdress(f)
 		}
-		s.carriers.askLost(f, f.acked)
+		s.carriers.askLost(f, f.gate)
 	}
 	return false
 }
@@ -274,9 +285,11 @@ const (
 	soonestRepeat = clock.Duration(time.Millisecond)
 	// longestWait is longer than a client waits for an answer: codes of ACK timeouts to 25 are at most 10 minutes (IBTA 9.7.6.1.3).
 	longestWait = clock.Duration(10 * time.Minute)
-	// ownPSN are bits that are zeros in the PSN of a question about a lost connection. By them an answer is recognised that acknowledges
-	// the question's own PSN, which says nothing.
-	ownPSN = longSince - 1
+	// ownPSN are the bits of longMask in the PSN of a question about a lost connection. By them an answer is recognised that acknowledges
+	// the question's own PSN, which says nothing. No connection begins with such a PSN but by chance: its server's end would execute
+	// the question in the place of the first request.
+	ownPSN   = 0x2B67
+	longMask = longSince - 1
 	// surelyOldest is how many repetitions are more than those of a client whose retry count (3 bits) has an end.
 	surelyOldest = 16
 )

@@ -45,7 +45,7 @@ func stays(t testing.TB, out []graphtest.Frame) int {
 	t.Helper()
 	for _, x := range out {
 		var f hdr.Frame
-		if b := x.Bytes; hdr.Parse(b, &f) != hdr.IsRoCE || f.Op != hdr.WriteOnly || f.RETHOf(b).DMALength() != 0 || f.BTHOf(b).PSN()&ownPSN != 0 {
+		if b := x.Bytes; hdr.Parse(b, &f) != hdr.IsRoCE || f.Op != hdr.WriteOnly || f.RETHOf(b).DMALength() != 0 || f.BTHOf(b).PSN()&longMask != ownPSN {
 			t.Errorf("%s crosses", text(b))
 		}
 	}
@@ -581,5 +581,179 @@ func TestRebootEcho(t *testing.T) {
 	}
 	if n := len(d.On); n != 2 {
 		t.Errorf("%d connections in the journal, want 2", n)
+	}
+}
+
+// asksWith returns the PSN of the question about a lost connection among out.
+func asksWith(t testing.TB, out []graphtest.Frame) uint32 {
+	t.Helper()
+	q := one(t, out)
+	stays(t, out)
+	var f hdr.Frame
+	hdr.Parse(q, &f)
+	return f.BTHOf(q).PSN()
+}
+
+// Everything was started anew with the box's machine, and is connected anew with the same numbers, out of band, before the server was asked. Its
+// end has counted nothing, so that it is the new one, whatever PSN it names.
+func TestRebootOfAll(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		syn  hdr.Syndrome
+		off  uint32 // of the answer, from the first PSN on
+		rxe  bool
+	}{{"IBTA", hdr.SynACK, hdr.PSNMask, false}, {"rxe", hdr.SynACK, 0, true}, {"it expects an earlier PSN", hdr.SynNAKSequence, 0, false}} {
+		r, k, d := journaling(t, nil)
+		a, b := r.join(), r.join()
+		b.learn(a, 0x7000, 7)
+		r.reboot(k, d)
+		a.psn, a.smsn = psnAdd(a.psn, 77), 0
+		f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(3))
+		asksWith(t, r.Push("a", f).Out["b"])
+		psn := psnAdd(a.psn, c.off)
+		if c.rxe {
+			psn = hdr.PSNMask
+		}
+		none0(t, r.Push("b", a.response(hdr.Acknowledge, psn, aeth(c.syn, 0), nil)).Out["a"])
+		x := r.Push("a", f).Out["b"]
+		if len(x) != 1 || string(x[0].Bytes) != string(f) {
+			t.Errorf("%s: the new connection's request does not cross", c.name)
+		}
+	}
+}
+
+// A server that has executed much for others expects a PSN that is far from its client's, and answers the first question with a NAK.
+// It is asked near its own PSN then, its answer is the old end's, and that of another end ends what the journal named.
+func TestRebootFarNumbering(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	r.reboot(k, d)
+	expects := psnAdd(a.psn, 1<<23+5) // the question's PSN is ahead of it
+	old := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
+	asksWith(t, r.Push("a", old).Out["b"])
+	none0(t, r.Push("b", a.response(hdr.Acknowledge, expects, aeth(hdr.SynNAKSequence, a.smsn), nil)).Out["a"])
+	r.Advance(time.Second)
+	q := asksWith(t, r.Push("a", old).Out["b"])
+	if d := hdr.PSNDiff(q, expects); d >= 0 || d < -mostUnacked-longSince {
+		t.Fatalf("the server is asked with PSN %d, and expects %d", q, expects)
+	}
+	newest := psnAdd(expects, -9&hdr.PSNMask) // it was no READ
+	none0(t, a.acknowledges(newest).Out["a"])
+	for range 3 {
+		r.Advance(time.Second)
+		if again := asksWith(t, r.Push("a", old).Out["b"]); again != q {
+			t.Errorf("the server is asked with PSN %d, and was with %d", again, q)
+		}
+		none0(t, a.acknowledges(newest).Out["a"])
+	}
+	if n := len(d.On); n != 2 {
+		t.Fatalf("%d connections in the journal, want 2", n)
+	}
+	r.Advance(time.Second)
+	a.psn = psnAdd(a.psn, 1<<21)
+	f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(3))
+	asksWith(t, r.Push("a", f).Out["b"])
+	none0(t, r.Push("b", a.response(hdr.Acknowledge, a.psn, aeth(hdr.SynNAKSequence, 0), nil)).Out["a"])
+	same(t, r.Push("a", f).Out["b"], f)
+}
+
+// Linux (rxe) acknowledges the PSN before 0 for a queue pair that has executed READs only. That says nothing of the PSN that it expects: it is
+// asked as it was the first time. Its new end says the same PSN, and has counted nothing.
+func TestRebootReadsOnly(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	r.reboot(k, d)
+	a.psn = 0x654321
+	f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
+	q := asksWith(t, r.Push("a", f).Out["b"])
+	none0(t, a.acknowledges(hdr.PSNMask).Out["a"])
+	for _, x := range r.Advance(2 * time.Duration(mostSilence)).Out["b"] {
+		if again := asksWith(t, []graphtest.Frame{x}); again != q {
+			t.Fatalf("the server is asked with PSN %#x, and was with %#x", again, q)
+		}
+	}
+	none0(t, a.acknowledges(hdr.PSNMask).Out["a"])
+	asksWith(t, r.Push("a", f).Out["b"])
+	none0(t, r.Push("b", a.response(hdr.Acknowledge, a.spsn, aeth(hdr.SynNAKSequence, a.smsn), nil)).Out["a"]) // what the old end expects
+	asksWith(t, r.Push("a", f).Out["b"])
+	none0(t, a.acknowledges(hdr.PSNMask).Out["a"])
+	if n := len(d.On); n != 2 {
+		t.Fatalf("%d connections in the journal, want 2", n)
+	}
+	asksWith(t, r.Push("a", f).Out["b"])
+	a.smsn = 0
+	none0(t, a.acknowledges(hdr.PSNMask).Out["a"])
+	same(t, r.Push("a", f).Out["b"], f)
+}
+
+// No question has a PSN that connections begin with: its server's end would execute it in the place of the first request.
+func TestRebootAsksWithNoFirstPSN(t *testing.T) {
+	for _, near := range []uint32{mostUnacked, mostUnacked + 1, mostUnacked + 1<<15, mostUnacked + 1<<16} {
+		r, k, d := journaling(t, nil)
+		a, b := r.join(), r.join()
+		b.learn(a, 0x7000, 7)
+		r.reboot(k, d)
+		if q := asksWith(t, r.Push("a", a.made(hdr.WriteOnly, near, reth(0x5000, testRKey, 8), little(1))).Out["b"]); q&0x3FF == 0 {
+			t.Errorf("near %#x the server is asked with PSN %#x", near, q)
+		}
+	}
+}
+
+// A late answer to one question has no trust put into the headers of a later one, which anybody may have made up.
+func TestRebootLateAnswer(t *testing.T) {
+	r, k, d := journaling(t, nil)
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	r.reboot(k, d)
+	f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
+	asksWith(t, r.Push("a", f).Out["b"])
+	r.Advance(time.Second) // the server pauses
+	other := *a
+	other.sport++
+	made := other.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
+	if q := one(t, r.Push("a", made).Out["b"]); string(q[34:36]) != string(made[34:36]) {
+		t.Fatal("the question has other headers")
+	}
+	none0(t, a.acknowledges(a.spsn).Out["a"])
+	r.Advance(time.Second)
+	if q := one(t, r.Push("a", f).Out["b"]); string(q[34:36]) != string(f[34:36]) {
+		t.Error("the headers of the made-up request are trusted")
+	}
+}
+
+// The questions follow a server whose MAC address changes, also when its client was told: its end is not taken for gone meanwhile.
+func TestRebootServerMoves(t *testing.T) {
+	for _, told := range []bool{false, true} {
+		r, k, d := journaling(t, graph.Args{"idle": "2m"})
+		a, b := r.join(), r.join()
+		b.learn(a, 0x7000, 7)
+		r.reboot(k, d)
+		f := a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))
+		asksWith(t, r.Push("a", f).Out["b"])
+		none0(t, a.acknowledges(a.spsn).Out["a"])
+		if told {
+			r.repeats(f)
+		}
+		r.serverMAC = [6]byte{2, 9, 0, 0, 0, 2}
+		other := r.client() // of the same server
+		found := false
+		for i := range 300 { // questions begin a minute later
+			for _, x := range r.Advance(time.Minute >> min(12*i, 12)).Out["b"] {
+				asksWith(t, []graphtest.Frame{x})
+				if [6]byte(x.Bytes) == r.serverMAC {
+					found = true
+					none0(t, a.acknowledges(a.spsn).Out["a"])
+				}
+			}
+			f := other.made(hdr.WriteOnly, other.psn, reth(0x5000, testRKey, 8), little(1))
+			same(t, r.Push("a", f).Out["b"], f)
+			f = other.response(hdr.Acknowledge, other.psn, aeth(hdr.SynACK, 1), nil)
+			same(t, r.Push("b", f).Out["a"], f)
+		}
+		if n := len(d.On); !found || n != 2 {
+			t.Errorf("told %v: it was asked at its new address: %v; %d connections in the journal, want 2", told, found, n)
+		}
 	}
 }

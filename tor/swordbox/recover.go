@@ -557,6 +557,7 @@ func (s *clientSide) tell(fl *flow, x *packet.Buf, b []byte) {
 	}
 	q := s.n.row(fl).Client.QPN
 	be.PutUint32(h.b[h.bth+4:], q)
+	was := fl.down
 	fl.down = h
 	fl.told, fl.lost = true, s.c.Now().Add(keepGone)
 	s.spare, s.to = x, nil
@@ -564,7 +565,7 @@ func (s *clientSide) tell(fl *flow, x *packet.Buf, b []byte) {
 		fl.ended = psn | knownPSN
 	}
 	s.refuse(fl)
-	fl.down = header{}
+	fl.down = was
 	if s.spare != nil {
 		s.spare = nil
 		s.c.Drop(x, reasonReset)
