@@ -374,15 +374,16 @@ func TestHandSteps(t *testing.T) {
 // however short a sleep was meant.
 type sleeper struct {
 	source
-	fd    int
-	set   poll.Set
-	slept atomic.Int64
+	fd     int
+	set    poll.Set
+	sleeps atomic.Bool
 }
 
 func (s *sleeper) Rx(*packet.Batch) (int, error) { return 0, nil }
 func (s *sleeper) FD() int                       { return s.fd }
 func (s *sleeper) WaitAny(ctx context.Context, others []port.Port, _ clock.Duration) (bool, error) {
-	s.slept.Add(1)
+	s.sleeps.Store(true)
+	defer s.sleeps.Store(false)
 	return s.set.Wait(ctx, clock.NewWall(), time.Hour, s, others)
 }
 
@@ -413,8 +414,8 @@ func TestHandWakes(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- inst.Run(ctx) }()
 	for i := range 20 {
-		// Half of the time the workers are asleep for sure.
-		for i%2 == 0 && (all[0].slept.Load() < int64(i) || all[1].slept.Load() < int64(i)) {
+		// Half of the time the workers sleep, or are about to, at least.
+		for i%2 == 0 && !(all[0].sleeps.Load() && all[1].sleeps.Load()) {
 			time.Sleep(time.Millisecond)
 		}
 		if err := inst.Inject("r", "in", 0, relayFrame(make([]byte, 64), 0, uint64(i+1), 1, 0, 1)); err != nil {
