@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
+	"github.com/quillon/quillon/internal/netnstest"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -115,12 +115,7 @@ func TestLookout(t *testing.T) {
 
 // When the kernel had more news of links than the socket holds, the lookout subscribes anew, and hears of links again.
 func TestListensAgain(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
-	ns, err := netns.New()
-	if err != nil {
-		t.Skip("needs root to make a network namespace: ", err)
-	}
-	defer ns.Close()
+	netnstest.Enter(t)
 	var w strings.Builder
 	l := &lookout{log: forPeople(&w), up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}}
 	l.listen(t.Context(), 0, nil)
@@ -150,12 +145,7 @@ func TestListensAgain(t *testing.T) {
 
 // When an instance ends while news of links waits, the goroutines that read the news end, too.
 func TestListenEnds(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
-	ns, err := netns.New()
-	if err != nil {
-		t.Skip("needs root to make a network namespace: ", err)
-	}
-	defer ns.Close()
+	netnstest.Enter(t)
 	reading := func() int {
 		b := make([]byte, 1<<20)
 		return strings.Count(string(b[:runtime.Stack(b, true)]), "linkSubscribeAt")
@@ -194,12 +184,7 @@ func TestListenEnds(t *testing.T) {
 // The kernel tells when a veth has other receive queues, on which it runs no program yet. The settings of its port are looked at then, not
 // some looks later, and not more often than news may be made up.
 func TestLooksAtNewQueues(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
-	ns, err := netns.New()
-	if err != nil {
-		t.Skip("needs root to make a network namespace: ", err)
-	}
-	defer ns.Close()
+	netnstest.Enter(t)
 	run := func(args ...string) {
 		t.Helper()
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {

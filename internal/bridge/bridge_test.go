@@ -8,37 +8,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-)
 
-// inNamespace runs the test on a thread of its own in a fresh network
-// namespace; the thread ends with the test, and the namespace with it.
-func inNamespace(t *testing.T, f func(t *testing.T)) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make a network namespace")
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		ns, err := netns.New()
-		if err != nil {
-			t.Errorf("network namespace: %v", err)
-			return
-		}
-		defer ns.Close()
-		f(t)
-	}()
-	<-done
-}
+	"github.com/quillon/quillon/internal/netnstest"
+)
 
 // sh runs a command in the thread's namespace.
 func sh(t *testing.T, line string) string {
@@ -160,339 +139,322 @@ func snapshot(t *testing.T) map[string]any {
 }
 
 func TestInsertAndRemoveRestoreExactly(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		world(t)
-		dir := t.TempDir()
-		before := snapshot(t)
-		groups := fmt.Sprint(before["port p0"].(Settings).MDB)
-		for _, g := range []string{"03:00:5e:00:00:aa", "239.1.1.1", "239.1.1.2", "239.1.2.0", "239.1.2.1", "ff05::99"} {
-			if !strings.Contains(groups, g) {
-				t.Errorf("group %s is not in %s", g, groups)
-			}
+	netnstest.Enter(t)
+	world(t)
+	dir := t.TempDir()
+	before := snapshot(t)
+	groups := fmt.Sprint(before["port p0"].(Settings).MDB)
+	for _, g := range []string{"03:00:5e:00:00:aa", "239.1.1.1", "239.1.1.2", "239.1.2.0", "239.1.2.1", "ff05::99"} {
+		if !strings.Contains(groups, g) {
+			t.Errorf("group %s is not in %s", g, groups)
 		}
-		if strings.Contains(groups, "239.1.1.4") {
-			t.Errorf("a group for a time is taken for a permanent one: %s", groups)
+	}
+	if strings.Contains(groups, "239.1.1.4") {
+		t.Errorf("a group for a time is taken for a permanent one: %s", groups)
+	}
+	s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	during := snapshot(t)
+	if _, still := during["port p0"]; still {
+		t.Error("p0 is still a port of br0")
+	}
+	was, is := before["port p0"].(Settings), during["port "+s.Outer].(Settings)
+	was.Offload, is.Offload = nil, nil
+	if d := cmp.Diff(was, is); d != "" {
+		t.Errorf("%s is not what p0 was (-p0 +%s):\n%s", s.Outer, s.Outer, d)
+	}
+	for _, k := range []string{"bridge mac", "bridge mtu"} {
+		if before[k] != during[k] {
+			t.Errorf("%s changed from %v to %v", k, before[k], during[k])
 		}
-		s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
-		if err != nil {
-			t.Error(err)
-			return
+	}
+	features := sh(t, "ethtool -k "+s.Outer)
+	for _, want := range []string{"tx-checksumming: off", "tcp-segmentation-offload: off", "generic-receive-offload: on"} {
+		if !strings.Contains(features, want) {
+			t.Errorf("%s: not %q", s.Outer, want)
 		}
-		during := snapshot(t)
-		if _, still := during["port p0"]; still {
-			t.Error("p0 is still a port of br0")
-		}
-		was, is := before["port p0"].(Settings), during["port "+s.Outer].(Settings)
-		was.Offload, is.Offload = nil, nil
-		if d := cmp.Diff(was, is); d != "" {
-			t.Errorf("%s is not what p0 was (-p0 +%s):\n%s", s.Outer, s.Outer, d)
-		}
-		for _, k := range []string{"bridge mac", "bridge mtu"} {
-			if before[k] != during[k] {
-				t.Errorf("%s changed from %v to %v", k, before[k], during[k])
-			}
-		}
-		features := sh(t, "ethtool -k "+s.Outer)
-		for _, want := range []string{"tx-checksumming: off", "tcp-segmentation-offload: off", "generic-receive-offload: on"} {
-			if !strings.Contains(features, want) {
-				t.Errorf("%s: not %q", s.Outer, want)
-			}
-		}
-		// What a middlebox that was killed leaves behind.
-		sh(t, "ip link set p0 promisc on")
-		sh(t, "ethtool -K p0 gro on")
-		sh(t, "ip link set p0 mtu 2000")
+	}
+	// What a middlebox that was killed leaves behind.
+	sh(t, "ip link set p0 promisc on")
+	sh(t, "ethtool -K p0 gro on")
+	sh(t, "ip link set p0 mtu 2000")
 
-		if s, err = Load(dir, "p0"); err != nil {
-			t.Error(err)
-			return
-		}
-		if err := Remove(dir, s); err != nil {
-			t.Error(err)
-		}
-		if d := cmp.Diff(before, snapshot(t)); d != "" {
-			t.Errorf("not restored (-before +after):\n%s", d)
-		}
-		if left, _ := List(dir); len(left) != 0 {
-			t.Errorf("state left: %v", left)
-		}
-	})
+	if s, err = Load(dir, "p0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(dir, s); err != nil {
+		t.Error(err)
+	}
+	if d := cmp.Diff(before, snapshot(t)); d != "" {
+		t.Errorf("not restored (-before +after):\n%s", d)
+	}
+	if left, _ := List(dir); len(left) != 0 {
+		t.Errorf("state left: %v", left)
+	}
 }
 
 func TestFailureAtEveryStepRollsBack(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		world(t)
-		dir := t.TempDir()
-		before := snapshot(t)
-		broken := errors.New("broken")
-		for fail := 1; ; fail++ {
-			n := 0
-			var at string
-			s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir, afterStep: func(step string) error {
-				if n++; n == fail {
-					at = step
-					return broken
-				}
-				return nil
-			}})
-			if err == nil {
-				if fail < 5 {
-					t.Errorf("only %d steps", fail)
-				}
-				if err := Remove(dir, s); err != nil {
-					t.Error(err)
-				}
-				break
+	netnstest.Enter(t)
+	world(t)
+	dir := t.TempDir()
+	before := snapshot(t)
+	broken := errors.New("broken")
+	for fail := 1; ; fail++ {
+		n := 0
+		var at string
+		s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir, afterStep: func(step string) error {
+			if n++; n == fail {
+				at = step
+				return broken
 			}
-			if !errors.Is(err, broken) || s != nil {
-				t.Errorf("after %q: splice %v, error %v", at, s, err)
+			return nil
+		}})
+		if err == nil {
+			if fail < 5 {
+				t.Errorf("only %d steps", fail)
 			}
-			if d := cmp.Diff(before, snapshot(t)); d != "" {
-				t.Errorf("failure after %q was not undone (-before +after):\n%s", at, d)
+			if err := Remove(dir, s); err != nil {
+				t.Error(err)
 			}
-			if left, _ := List(dir); len(left) != 0 {
-				t.Errorf("failure after %q left a state file", at)
-			}
+			break
 		}
-	})
+		if !errors.Is(err, broken) || s != nil {
+			t.Errorf("after %q: splice %v, error %v", at, s, err)
+		}
+		if d := cmp.Diff(before, snapshot(t)); d != "" {
+			t.Errorf("failure after %q was not undone (-before +after):\n%s", at, d)
+		}
+		if left, _ := List(dir); len(left) != 0 {
+			t.Errorf("failure after %q left a state file", at)
+		}
+	}
 }
 
 func TestRemoveFinishesWhatACrashLeft(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		world(t)
-		before := snapshot(t)
-		for crash := 1; crash <= 6; crash++ {
-			dir := t.TempDir()
-			n := 0
-			func() {
-				defer func() { _ = recover() }()
-				_, _ = Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir, afterStep: func(string) error {
-					if n++; n == crash {
-						panic("crash")
-					}
-					return nil
-				}})
-			}()
-			s, err := Load(dir, "p0")
-			if err != nil {
-				t.Errorf("crash %d: %v", crash, err)
-				continue
-			}
-			if err := Remove(dir, s); err != nil {
-				t.Errorf("crash %d: %v", crash, err)
-			}
-			if d := cmp.Diff(before, snapshot(t)); d != "" {
-				t.Errorf("crash %d (-before +after):\n%s", crash, d)
-			}
+	netnstest.Enter(t)
+	world(t)
+	before := snapshot(t)
+	for crash := 1; crash <= 6; crash++ {
+		dir := t.TempDir()
+		n := 0
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir, afterStep: func(string) error {
+				if n++; n == crash {
+					panic("crash")
+				}
+				return nil
+			}})
+		}()
+		s, err := Load(dir, "p0")
+		if err != nil {
+			t.Errorf("crash %d: %v", crash, err)
+			continue
 		}
-	})
+		if err := Remove(dir, s); err != nil {
+			t.Errorf("crash %d: %v", crash, err)
+		}
+		if d := cmp.Diff(before, snapshot(t)); d != "" {
+			t.Errorf("crash %d (-before +after):\n%s", crash, d)
+		}
+	}
 }
 
 func TestRemoveWithoutThePortOrTheBridge(t *testing.T) {
 	for _, gone := range []string{"p0", "br0"} {
-		inNamespace(t, func(t *testing.T) {
-			world(t)
-			dir := t.TempDir()
-			s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			sh(t, "ip link del "+gone)
-			if err := Remove(dir, s); err == nil || !strings.Contains(err.Error(), gone) {
-				t.Errorf("without %s: %v", gone, err)
-			}
-			if _, err := netlink.LinkByName(s.Outer); err == nil {
-				t.Errorf("without %s: %s is still there", gone, s.Outer)
-			}
-		})
+		netnstest.Enter(t)
+		world(t)
+		dir := t.TempDir()
+		s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sh(t, "ip link del "+gone)
+		if err := Remove(dir, s); err == nil || !strings.Contains(err.Error(), gone) {
+			t.Errorf("without %s: %v", gone, err)
+		}
+		if _, err := netlink.LinkByName(s.Outer); err == nil {
+			t.Errorf("without %s: %s is still there", gone, s.Outer)
+		}
 	}
 }
 
 // A bridge that is down takes no groups: nothing is begun then, and they are not lost.
 func TestDownWithGroups(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		world(t)
-		dir := t.TempDir()
-		up := snapshot(t)
-		refused := func(do func() error) {
-			t.Helper()
-			sh(t, "ip link set br0 down")
-			before := snapshot(t)
-			if err := do(); err == nil || !strings.Contains(err.Error(), "br0 is down, and p0 has multicast groups") {
-				t.Error(err)
-			}
-			if d := cmp.Diff(before, snapshot(t)); d != "" {
-				t.Errorf("(-before +after):\n%s", d)
-			}
-			sh(t, "ip link set br0 up")
-		}
-		insert := func() (s *Splice, err error) { return Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir}) }
-		refused(func() error {
-			_, err := insert()
-			return err
-		})
-		s, err := insert()
-		if err != nil {
-			t.Fatal(err)
-		}
-		refused(func() error { return Remove(dir, s) })
-		if err := Remove(dir, s); err != nil {
-			t.Error(err)
-		}
-		if d := cmp.Diff(up, snapshot(t)); d != "" {
-			t.Errorf("(-before +after):\n%s", d)
-		}
-	})
-}
-
-func TestRefusals(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		world(t)
-		dir := t.TempDir()
+	netnstest.Enter(t)
+	world(t)
+	dir := t.TempDir()
+	up := snapshot(t)
+	refused := func(do func() error) {
+		t.Helper()
+		sh(t, "ip link set br0 down")
 		before := snapshot(t)
-		for _, c := range []struct{ bridge, port, want string }{
-			{"br9", "p0", "no interface is called br9"},
-			{"p1", "p0", "not a bridge"},
-			{"br0", "p9", "no interface is called p9"},
-			{"br0", "h0", "its ports are p0, p1"},
-		} {
-			_, err := Insert(Config{Bridge: c.bridge, Port: c.port, StateDir: dir})
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s %s: %v, want %q", c.bridge, c.port, err, c.want)
-			}
-		}
-		s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		if _, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir}); err == nil || !strings.Contains(err.Error(), "p0 is spliced already") {
-			t.Errorf("spliced twice: %v", err)
-		}
-		other := *s
-		other.Namespace = "net:[1]"
-		if err := Remove(dir, &other); err == nil || !strings.Contains(err.Error(), "another network namespace") {
-			t.Errorf("other namespace: %v", err)
-		}
-		if err := Remove(dir, s); err != nil {
+		if err := do(); err == nil || !strings.Contains(err.Error(), "br0 is down, and p0 has multicast groups") {
 			t.Error(err)
 		}
 		if d := cmp.Diff(before, snapshot(t)); d != "" {
 			t.Errorf("(-before +after):\n%s", d)
 		}
+		sh(t, "ip link set br0 up")
+	}
+	insert := func() (s *Splice, err error) { return Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir}) }
+	refused(func() error {
+		_, err := insert()
+		return err
 	})
+	s, err := insert()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(func() error { return Remove(dir, s) })
+	if err := Remove(dir, s); err != nil {
+		t.Error(err)
+	}
+	if d := cmp.Diff(up, snapshot(t)); d != "" {
+		t.Errorf("(-before +after):\n%s", d)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	netnstest.Enter(t)
+	world(t)
+	dir := t.TempDir()
+	before := snapshot(t)
+	for _, c := range []struct{ bridge, port, want string }{
+		{"br9", "p0", "no interface is called br9"},
+		{"p1", "p0", "not a bridge"},
+		{"br0", "p9", "no interface is called p9"},
+		{"br0", "h0", "its ports are p0, p1"},
+	} {
+		_, err := Insert(Config{Bridge: c.bridge, Port: c.port, StateDir: dir})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %s: %v, want %q", c.bridge, c.port, err, c.want)
+		}
+	}
+	s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir}); err == nil || !strings.Contains(err.Error(), "p0 is spliced already") {
+		t.Errorf("spliced twice: %v", err)
+	}
+	other := *s
+	other.Namespace = "net:[1]"
+	if err := Remove(dir, &other); err == nil || !strings.Contains(err.Error(), "another network namespace") {
+		t.Errorf("other namespace: %v", err)
+	}
+	if err := Remove(dir, s); err != nil {
+		t.Error(err)
+	}
+	if d := cmp.Diff(before, snapshot(t)); d != "" {
+		t.Errorf("(-before +after):\n%s", d)
+	}
 }
 
 // TestStateIsWhole: a state file is there with all its text or not at all, and who
 // comes second is told.
 func TestStateIsWhole(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		disk := t.TempDir() // a small one, that only this thread sees
-		filler, dir := filepath.Join(disk, "filler"), filepath.Join(disk, "state")
-		ns, err := Namespace()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		s := &Splice{Bridge: "br0", Port: "p0", Namespace: ns}
-		if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-			unix.Mount("none", disk, "tmpfs", 0, "size=64k"), os.WriteFile(filler, make([]byte, 64<<10), 0o600)); err != nil {
-			t.Error(err)
-			return
-		}
-		failed := save(dir, s)
-		left, err := os.ReadDir(dir)
-		if !errors.Is(failed, unix.ENOSPC) || err != nil || len(left) != 0 {
-			t.Errorf("a full disk: %v; left %v, %v", failed, left, err)
-		}
-		if err := errors.Join(os.Remove(filler), save(dir, s)); err != nil {
-			t.Error(err)
-		}
-		if err := save(dir, s); err == nil || !strings.Contains(err.Error(), "spliced already") {
-			t.Errorf("a second time: %v", err)
-		}
-		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
-			t.Errorf("left %v, %v", left, err)
-		}
-		if got, err := Load(dir, "p0"); err != nil || got.Bridge != "br0" {
-			t.Errorf("%+v, %v", got, err)
-		}
-	})
+	netnstest.Enter(t)
+	disk := t.TempDir() // a small one, that only this thread sees
+	filler, dir := filepath.Join(disk, "filler"), filepath.Join(disk, "state")
+	ns, err := Namespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Splice{Bridge: "br0", Port: "p0", Namespace: ns}
+	if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("none", disk, "tmpfs", 0, "size=64k"), os.WriteFile(filler, make([]byte, 64<<10), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(disk, unix.MNT_DETACH)
+	failed := save(dir, s)
+	left, err := os.ReadDir(dir)
+	if !errors.Is(failed, unix.ENOSPC) || err != nil || len(left) != 0 {
+		t.Errorf("a full disk: %v; left %v, %v", failed, left, err)
+	}
+	if err := errors.Join(os.Remove(filler), save(dir, s)); err != nil {
+		t.Error(err)
+	}
+	if err := save(dir, s); err == nil || !strings.Contains(err.Error(), "spliced already") {
+		t.Errorf("a second time: %v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	if got, err := Load(dir, "p0"); err != nil || got.Bridge != "br0" {
+		t.Errorf("%+v, %v", got, err)
+	}
 }
 
 // TestRemoveWhatCannotBe: a setting that is refused does not keep the port out, nor
 // the others from being set.
 func TestRemoveWhatCannotBe(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		world(t)
-		dir := t.TempDir()
-		before := snapshot(t)
-		s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
-		if err != nil {
-			t.Error(err)
-			return
+	netnstest.Enter(t)
+	world(t)
+	dir := t.TempDir()
+	before := snapshot(t)
+	s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Before.MTU = 1 << 20
+	s.Before.Attrs[nl.IFLA_BRPORT_COST] = []byte{255, 255, 255, 255}
+	s.Before.FDB = append([]FDBEntry{{MAC: "02:00:00:00:00:09", State: netlink.NUD_FAILED}}, s.Before.FDB...)
+	err = Remove(dir, s)
+	for _, want := range []string{"p0 is in br0", "MTU 1048576", "attribute 3", "02:00:00:00:00:09"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
 		}
-		s.Before.MTU = 1 << 20
-		s.Before.Attrs[nl.IFLA_BRPORT_COST] = []byte{255, 255, 255, 255}
-		s.Before.FDB = append([]FDBEntry{{MAC: "02:00:00:00:00:09", State: netlink.NUD_FAILED}}, s.Before.FDB...)
-		err = Remove(dir, s)
-		for _, want := range []string{"p0 is in br0", "MTU 1048576", "attribute 3", "02:00:00:00:00:09"} {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%q is not in: %v", want, err)
-			}
-		}
-		sh(t, "bridge link set dev p0 cost 77")
-		if d := cmp.Diff(before, snapshot(t)); d != "" {
-			t.Errorf("(-before +after):\n%s", d)
-		}
-		if left, err := List(dir); err != nil || len(left) != 0 {
-			t.Errorf("left %v, %v", left, err)
-		}
-	})
+	}
+	sh(t, "bridge link set dev p0 cost 77")
+	if d := cmp.Diff(before, snapshot(t)); d != "" {
+		t.Errorf("(-before +after):\n%s", d)
+	}
+	if left, err := List(dir); err != nil || len(left) != 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
 }
 
 // TestNotToBeAsked: when the kernel cannot be asked what there is, nothing counts as
 // gone, and what is known is kept.
 func TestNotToBeAsked(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		world(t)
-		dir := t.TempDir()
-		before := snapshot(t)
-		s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		during := snapshot(t)
-		var limit unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-			t.Error(err)
-		}
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
-			t.Error(err)
-		}
-		failed := Remove(dir, s)
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-			t.Error(err)
-		}
-		if failed == nil || strings.Contains(failed.Error(), "gone") {
-			t.Errorf("without a socket: %v", failed)
-		}
-		if d := cmp.Diff(during, snapshot(t)); d != "" {
-			t.Errorf("(-before +after):\n%s", d)
-		}
-		if s, err = Load(dir, "p0"); err != nil {
-			t.Error(err)
-			return
-		}
-		if err := Remove(dir, s); err != nil {
-			t.Error(err)
-		}
-		if d := cmp.Diff(before, snapshot(t)); d != "" {
-			t.Errorf("(-before +after):\n%s", d)
-		}
-	})
+	netnstest.Enter(t)
+	world(t)
+	dir := t.TempDir()
+	before := snapshot(t)
+	s, err := Insert(Config{Bridge: "br0", Port: "p0", StateDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	during := snapshot(t)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Error(err)
+	}
+	failed := Remove(dir, s)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Error(err)
+	}
+	if failed == nil || strings.Contains(failed.Error(), "gone") {
+		t.Errorf("without a socket: %v", failed)
+	}
+	if d := cmp.Diff(during, snapshot(t)); d != "" {
+		t.Errorf("(-before +after):\n%s", d)
+	}
+	if s, err = Load(dir, "p0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(dir, s); err != nil {
+		t.Error(err)
+	}
+	if d := cmp.Diff(before, snapshot(t)); d != "" {
+		t.Errorf("(-before +after):\n%s", d)
+	}
 }
 
 func TestNamesFit(t *testing.T) {

@@ -4,17 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
-	"os"
-	"runtime"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
-
+	"github.com/quillon/quillon/internal/netnstest"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/mtu/mtutest"
@@ -25,44 +21,16 @@ import (
 // TestKernel: two hosts, whose MTU is the 1500 bytes that the path takes of what is protected, and between them both
 // ends of ESP. TCP gets its bytes across, and Linux learns how long a packet may be; with mss=auto no segment is too long.
 func TestKernel(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: network namespaces, veth, packet sockets")
-	}
 	for name, more := range map[string][]string{"transport": nil, "tunnel": tunnel(), "mss": {"mss", "auto"}} {
 		t.Run(name, func(t *testing.T) {
-			runtime.LockOSThread() // not unlocked: the thread and its namespace end with the test
-			mk := func() (netns.NsHandle, *netlink.Handle) {
-				ns, err := netns.New()
-				check(t, err)
-				t.Cleanup(func() { _ = ns.Close() })
-				h, err := netlink.NewHandleAt(ns)
-				check(t, err)
-				t.Cleanup(h.Close)
-				return ns, h
-			}
-			box, links := mk()
-			var hosts [2]netns.NsHandle
+			box := netnstest.NewHost(t)
+			var hosts [2]netnstest.Host
 			ports := map[string][]port.Port{}
 			for i, name := range []string{"pa", "pb"} {
-				ns, h := mk()
-				hosts[i] = ns
-				la := netlink.NewLinkAttrs()
-				la.Name = name
-				v := &netlink.Veth{LinkAttrs: la, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(ns))}
-				check(t, links.LinkAdd(v))
-				check(t, links.LinkSetUp(v))
-				far, err := h.LinkByName("eth0")
-				check(t, err)
-				check(t, h.LinkSetUp(far))
-				for _, a := range []string{[]string{"10.0.1.1/16", "10.0.2.1/16"}[i], []string{"2001:db8:1::1/32", "2001:db8:2::1/32"}[i]} {
-					x, err := netlink.ParseAddr(a)
-					check(t, err)
-					if x.IP.To4() == nil {
-						x.Flags = unix.IFA_F_NODAD
-					}
-					check(t, h.AddrAdd(far, x))
-				}
-				check(t, netns.Set(box))
+				hosts[i] = netnstest.NewHost(t)
+				far := box.Connect(t, name, hosts[i], "eth0", nil)
+				hosts[i].Address(t, far, fmt.Sprintf("10.0.%d.1/16", i+1), fmt.Sprintf("2001:db8:%d::1/32", i+1))
+				box.Enter(t)
 				p, err := afpacket.Open(afpacket.Config{Interface: name, Index: uint16(i + 1)})
 				check(t, err)
 				ports[name] = []port.Port{p}
@@ -102,7 +70,7 @@ func TestKernel(t *testing.T) {
 				}
 			})
 
-			check(t, netns.Set(hosts[1]))
+			hosts[1].Enter(t)
 			listen, err := net.Listen("tcp4", "10.0.2.1:7")
 			check(t, err)
 			defer listen.Close()
@@ -113,7 +81,7 @@ func TestKernel(t *testing.T) {
 					_ = x.Close()
 				}
 			}()
-			check(t, netns.Set(hosts[0]))
+			hosts[0].Enter(t)
 			c, err := new(net.Dialer).DialContext(ctx, "tcp4", "10.0.2.1:7")
 			check(t, err)
 			defer c.Close()

@@ -7,16 +7,14 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/netnstest"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/firewall"
 	"github.com/quillon/quillon/nf/graph"
@@ -35,40 +33,13 @@ func check(t *testing.T, err error) {
 // fragments, pings, and the errors about them; and streams that go on while both
 // are put in the place of others, with their state.
 func TestKernel(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: network namespaces, veth, packet sockets")
-	}
-	runtime.LockOSThread() // not unlocked: the thread and its namespace end with the test
-	mk := func() (netns.NsHandle, *netlink.Handle) {
-		ns, err := netns.New()
-		check(t, err)
-		t.Cleanup(func() { _ = ns.Close() })
-		h, err := netlink.NewHandleAt(ns)
-		check(t, err)
-		t.Cleanup(h.Close)
-		return ns, h
-	}
-	inside, insideLinks := mk()
-	outside, outsideLinks := mk()
-	middle, middleLinks := mk()
-	veth := func(near string, ns netns.NsHandle, links *netlink.Handle, addrs ...string) netlink.Link {
-		la := netlink.NewLinkAttrs()
-		la.Name = near
-		check(t, middleLinks.LinkAdd(&netlink.Veth{LinkAttrs: la, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(ns))}))
-		l, err := middleLinks.LinkByName(near)
-		check(t, err)
-		check(t, middleLinks.LinkSetUp(l))
-		l, err = links.LinkByName("eth0")
-		check(t, err)
-		check(t, links.LinkSetUp(l))
-		for _, a := range addrs {
-			x, err := netlink.ParseAddr(a)
-			check(t, err)
-			check(t, links.AddrAdd(l, x))
-		}
+	inside, outside, middle := netnstest.NewHost(t), netnstest.NewHost(t), netnstest.NewHost(t)
+	veth := func(near string, h netnstest.Host, addrs ...string) netlink.Link {
+		l := middle.Connect(t, near, h, "eth0", nil)
+		h.Address(t, l, addrs...)
 		return l
 	}
-	route := func(h *netlink.Handle, l netlink.Link, to, via string) {
+	route := func(h netnstest.Host, l netlink.Link, to, via string) {
 		_, dst, err := net.ParseCIDR(to)
 		check(t, err)
 		r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: dst}
@@ -79,12 +50,12 @@ func TestKernel(t *testing.T) {
 		check(t, h.RouteAdd(r))
 	}
 	// The gateway 10.0.0.1 is outside, and so is far; frames reach it as they are.
-	near := veth("pa", inside, insideLinks, host+"/24")
-	away := veth("pb", outside, outsideLinks, "10.0.0.1/32", far+"/32")
-	route(insideLinks, near, "0.0.0.0/0", "10.0.0.1")
-	route(outsideLinks, away, "198.51.100.0/24", "")
+	near := veth("pa", inside, host+"/24")
+	away := veth("pb", outside, "10.0.0.1/32", far+"/32")
+	route(inside, near, "0.0.0.0/0", "10.0.0.1")
+	route(outside, away, "198.51.100.0/24", "")
 
-	check(t, netns.Set(middle))
+	middle.Enter(t)
 	ports := map[string][]port.Port{}
 	for i, n := range []string{"pa", "pb"} {
 		p, err := afpacket.Open(afpacket.Config{Interface: n, Index: uint16(i + 1)})
@@ -144,7 +115,7 @@ func TestKernel(t *testing.T) {
 	}
 
 	// Echoes of both sorts, outside.
-	check(t, netns.Set(outside))
+	outside.Enter(t)
 	listen, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.ParseIP(far), Port: 7})
 	check(t, err)
 	closing(listen)
@@ -177,7 +148,7 @@ func TestKernel(t *testing.T) {
 		}
 	}()
 
-	check(t, netns.Set(inside))
+	inside.Enter(t)
 	ask := func(c net.Conn, n int) error {
 		want := bytes.Repeat([]byte("quillon!"), n/8+1)[:n]
 		got := make([]byte, n)
@@ -279,13 +250,13 @@ func TestKernel(t *testing.T) {
 	}
 	t.Logf("%d and %d segments and datagrams out and in", all["nat outward"], all["nat inward"])
 	// Nobody gets in.
-	check(t, netns.Set(outside))
+	outside.Enter(t)
 	short := net.Dialer{Timeout: 300 * time.Millisecond}
 	if c, err := short.Dial("tcp4", pub+":22"); err == nil {
 		_ = c.Close()
 		t.Error("somebody got in")
 	}
-	check(t, netns.Set(inside))
+	inside.Enter(t)
 
 	// A long stream through each of the open connections, while firewall and NAPT
 	// make room for new ones, which take their states.

@@ -6,15 +6,13 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/netnstest"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/mtu/mtutest"
@@ -27,74 +25,37 @@ import (
 // end's TCP takes segments that do not fit: the host learns from ICMP how long its packets
 // may be. Linux finds this end's MAC address by asking.
 func TestKernel(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: network namespaces, veth, packet sockets")
-	}
 	for _, c := range []struct {
 		name string
 		six  bool
 	}{{"IPv4", false}, {"IPv6", true}} {
 		t.Run(c.name, func(t *testing.T) {
-			runtime.LockOSThread() // not unlocked: the thread and its namespace end with the test
-			mk := func() (netns.NsHandle, *netlink.Handle) {
-				ns, err := netns.New()
-				check(t, err)
-				t.Cleanup(func() { _ = ns.Close() })
-				h, err := netlink.NewHandleAt(ns)
-				check(t, err)
-				t.Cleanup(h.Close)
-				return ns, h
-			}
-			host, hostLinks := mk()
-			peer, peerLinks := mk()
-			box, boxLinks := mk()
-			veth := func(near string, ns netns.NsHandle, far string, farLinks *netlink.Handle) netlink.Link {
-				la := netlink.NewLinkAttrs()
-				la.Name = near
-				v := &netlink.Veth{LinkAttrs: la, PeerName: far, PeerNamespace: netlink.NsFd(int(ns))}
-				check(t, boxLinks.LinkAdd(v))
-				check(t, boxLinks.LinkSetUp(v))
-				l, err := farLinks.LinkByName(far)
-				check(t, err)
-				check(t, farLinks.LinkSetUp(l))
-				return l
-			}
-			addr := func(h *netlink.Handle, l netlink.Link, a string) {
-				x, err := netlink.ParseAddr(a)
-				check(t, err)
-				x.Flags = unix.IFA_F_NODAD
-				if x.IP.To4() != nil {
-					x.Flags = 0
-				}
-				check(t, h.AddrAdd(l, x))
-			}
+			host, peer, box := netnstest.NewHost(t), netnstest.NewHost(t), netnstest.NewHost(t)
 			mtu := 1450
 			outerLocal, outerPeer, bits := "10.0.0.1", "10.0.0.2", "/24"
 			if c.six {
 				mtu, outerLocal, outerPeer, bits = 1430, "2001:db8::1", "2001:db8::2", "/64"
 			}
-			plainLink, tunnelLink := veth("pa", host, "eth0", hostLinks), veth("pb", peer, "eth0", peerLinks)
-			addr(hostLinks, plainLink, "192.168.7.1/24")
-			addr(hostLinks, plainLink, "fd00:7::1/64")
-			addr(peerLinks, tunnelLink, outerPeer+bits)
+			plainLink, tunnelLink := box.Connect(t, "pa", host, "eth0", nil), box.Connect(t, "pb", peer, "eth0", nil)
+			host.Address(t, plainLink, "192.168.7.1/24", "fd00:7::1/64")
+			peer.Address(t, tunnelLink, outerPeer+bits)
 			la := netlink.NewLinkAttrs()
 			la.Name = "vx0"
-			err := peerLinks.LinkAdd(&netlink.Vxlan{LinkAttrs: la, VxlanId: 5000, VtepDevIndex: tunnelLink.Attrs().Index,
+			err := peer.LinkAdd(&netlink.Vxlan{LinkAttrs: la, VxlanId: 5000, VtepDevIndex: tunnelLink.Attrs().Index,
 				SrcAddr: net.ParseIP(outerPeer), Group: net.ParseIP(outerLocal), Port: 4789, UDPCSum: true})
 			if errors.Is(err, unix.EOPNOTSUPP) {
 				t.Skip("this kernel has no VXLAN: its end of the tunnel is not tried")
 			}
 			check(t, err)
-			vx, err := peerLinks.LinkByName("vx0")
+			vx, err := peer.LinkByName("vx0")
 			check(t, err)
-			check(t, peerLinks.LinkSetMTU(vx, mtu))
-			check(t, peerLinks.LinkSetUp(vx))
-			addr(peerLinks, vx, "192.168.7.2/24")
-			addr(peerLinks, vx, "fd00:7::2/64")
-			check(t, peerLinks.RouteReplace(&netlink.Route{LinkIndex: vx.Attrs().Index, Scope: netlink.SCOPE_LINK, Src: net.IP{192, 168, 7, 2},
+			check(t, peer.LinkSetMTU(vx, mtu))
+			check(t, peer.LinkSetUp(vx))
+			peer.Address(t, vx, "192.168.7.2/24", "fd00:7::2/64")
+			check(t, peer.RouteReplace(&netlink.Route{LinkIndex: vx.Attrs().Index, Scope: netlink.SCOPE_LINK, Src: net.IP{192, 168, 7, 2},
 				Dst: &net.IPNet{IP: net.IP{192, 168, 7, 0}, Mask: net.CIDRMask(24, 32)}, AdvMSS: 1460}))
 
-			check(t, netns.Set(box))
+			box.Enter(t)
 			ports := map[string][]port.Port{}
 			for i, n := range []string{"pa", "pb"} {
 				p, err := afpacket.Open(afpacket.Config{Interface: n, Index: uint16(i + 1)})
@@ -128,7 +89,7 @@ func TestKernel(t *testing.T) {
 				}
 			})
 
-			check(t, netns.Set(peer))
+			peer.Enter(t)
 			listen, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IP{192, 168, 7, 2}, Port: 7})
 			check(t, err)
 			defer listen.Close()
@@ -139,7 +100,7 @@ func TestKernel(t *testing.T) {
 					_ = x.Close()
 				}
 			}()
-			check(t, netns.Set(host))
+			host.Enter(t)
 			c, err := new(net.Dialer).DialContext(ctx, "tcp4", "192.168.7.2:7")
 			check(t, err)
 			x := c.(*net.TCPConn)

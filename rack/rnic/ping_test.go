@@ -5,15 +5,13 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
-	"os"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/netnstest"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port/tap"
@@ -21,19 +19,11 @@ import (
 
 // TestPing: the kernel finds and pings a NIC on the other side of a TAP device.
 func TestPing(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: network namespaces, TAP")
-	}
 	for _, c := range []struct {
 		host, nic string
 	}{{"10.9.0.1/24", "10.9.0.2"}, {"fd09::1/64", "fd09::2"}} {
 		t.Run(c.nic, func(t *testing.T) {
-			runtime.LockOSThread() // not unlocked: the thread and its namespace end with the test
-			h, err := netns.New()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer h.Close()
+			netnstest.Enter(t)
 			p, err := tap.Open(tap.Config{Device: "ping0", MTU: 1500})
 			if err != nil {
 				t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,9 +19,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/netnstest"
 	"github.com/quillon/quillon/internal/registry"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
@@ -37,8 +36,7 @@ var record = flag.String("record", "", "keep what Linux sends, the inputs of the
 
 // linuxHost is one of the two hosts, and the namespace that it lives in.
 type linuxHost struct {
-	netns.NsHandle
-	*netlink.Handle
+	netnstest.Host
 	link netlink.Link // to the box
 }
 
@@ -78,59 +76,28 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// newLinuxBed makes the hosts and their links, with netlink of these families; the thread is the caller's, and ends with
-// the test.
+// newLinuxBed makes the hosts and their links, with netlink of these families; the test's
+// thread is in the box.
 func newLinuxBed(t *testing.T, families ...int) *linuxBed {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: network namespaces, veth, packet sockets")
-	}
-	runtime.LockOSThread() // not unlocked: the thread and its namespace end with the test
 	mk := func() linuxHost {
-		ns, err := netns.New()
-		check(t, err)
-		t.Cleanup(func() { _ = ns.Close() })
+		h := netnstest.NewHost(t, families...)
 		// Nothing of its own accord: captures hold what the test sends.
 		for _, s := range []string{"ipv6/conf/default/accept_dad", "ipv6/conf/default/router_solicitations", "ipv6/conf/default/autoconf"} {
 			check(t, os.WriteFile("/proc/sys/net/"+s, []byte("0"), 0))
 		}
-		h, err := netlink.NewHandleAt(ns, append(families, unix.NETLINK_ROUTE)...)
-		none(t, "netlink of all families", err)
-		t.Cleanup(h.Close)
 		lo, err := h.LinkByName("lo")
 		check(t, err)
 		check(t, h.LinkSetUp(lo))
-		return linuxHost{ns, h, nil}
+		return linuxHost{h, nil}
 	}
 	b := &linuxBed{T: t, plain: mk(), far: mk()}
 	box := mk()
 	for i, h := range []*linuxHost{&b.plain, &b.far} {
-		la := netlink.NewLinkAttrs()
-		la.Name = []string{"pa", "pb"}[i]
-		v := &netlink.Veth{LinkAttrs: la, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(h.NsHandle)),
-			PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(0xA1 + i)}}
-		check(t, box.LinkAdd(v))
-		check(t, box.LinkSetUp(v))
-		l, err := h.LinkByName("eth0")
-		check(t, err)
-		check(t, h.LinkSetUp(l))
-		h.link = l
+		h.link = box.Connect(t, []string{"pa", "pb"}[i], h.Host, "eth0", net.HardwareAddr{2, 0, 0, 0, 0, byte(0xA1 + i)})
 	}
-	check(t, netns.Set(box.NsHandle))
+	box.Enter(t)
 	return b
-}
-
-// address gives a host addresses.
-func (b *linuxBed) address(h linuxHost, l netlink.Link, addresses ...string) {
-	b.Helper()
-	for _, a := range addresses {
-		x, err := netlink.ParseAddr(a)
-		check(b, err)
-		if x.IP.To4() == nil {
-			x.Flags = unix.IFA_F_NODAD
-		}
-		check(b, h.AddrAdd(l, x))
-	}
 }
 
 // neighbour tells a host another one's MAC address.
@@ -173,7 +140,7 @@ func (b *linuxBed) start(dir string) {
 // of many lengths, a byte stream, a port that is closed. All of it arrives as it was sent.
 func (b *linuxBed) converse(to string, lengths ...int) {
 	b.Helper()
-	check(b, netns.Set(b.far.NsHandle))
+	b.far.Enter(b)
 	udp, err := net.ListenPacket("udp", net.JoinHostPort(to, "7"))
 	check(b, err)
 	defer udp.Close()
@@ -196,7 +163,7 @@ func (b *linuxBed) converse(to string, lengths ...int) {
 			_ = x.Close()
 		}
 	}()
-	check(b, netns.Set(b.plain.NsHandle))
+	b.plain.Enter(b)
 	deadline := time.Now().Add(45 * time.Second)
 	x, err := net.Dial("udp", net.JoinHostPort(to, "7"))
 	check(b, err)
@@ -283,7 +250,7 @@ func TestLinuxVXLAN(t *testing.T) {
 	}{"vxlan-linux": {"10.0.0.1", "10.0.0.2", "/24", 1450}, "vxlan-linux-ipv6": {"2001:db8::1", "2001:db8::2", "/64", 1430}} {
 		t.Run(dir, func(t *testing.T) {
 			b := newLinuxBed(t)
-			b.address(b.far, b.far.link, x.remote+x.bits)
+			b.far.Address(b, b.far.link, x.remote+x.bits)
 			la := netlink.NewLinkAttrs()
 			la.Name, la.HardwareAddr, la.MTU = "vx0", net.HardwareAddr{2, 0, 0, 0, 0, 0xC1}, x.mtu
 			none(t, "VXLAN", b.far.LinkAdd(&netlink.Vxlan{LinkAttrs: la, VxlanId: 5000, VtepDevIndex: b.far.link.Attrs().Index, Learning: true,
@@ -292,8 +259,8 @@ func TestLinuxVXLAN(t *testing.T) {
 			check(t, err)
 			check(t, b.far.LinkSetUp(vx))
 			check(t, b.plain.LinkSetMTU(b.plain.link, x.mtu))
-			b.address(b.plain, b.plain.link, "192.168.7.1/24", "fd00:7::1/64")
-			b.address(b.far, vx, "192.168.7.2/24", "fd00:7::2/64")
+			b.plain.Address(b, b.plain.link, "192.168.7.1/24", "fd00:7::1/64")
+			b.far.Address(b, vx, "192.168.7.2/24", "fd00:7::2/64")
 			b.start(dir)
 			b.converse("192.168.7.2", 0, 1, 700, x.mtu-28, 2000)
 			b.converse("fd00:7::2", 0, 1, 700, x.mtu-48)
@@ -309,12 +276,12 @@ func TestLinuxESP(t *testing.T) {
 		t.Run(dir, func(t *testing.T) {
 			b := newLinuxBed(t, unix.NETLINK_XFRM)
 			near, far := "10.0.1.1", "10.0.2.1"
-			b.address(b.plain, b.plain.link, near+"/16", "2001:db8:1::1/32")
-			b.address(b.far, b.far.link, far+"/16", "2001:db8:2::1/32")
+			b.plain.Address(b, b.plain.link, near+"/16", "2001:db8:1::1/32")
+			b.far.Address(b, b.far.link, far+"/16", "2001:db8:2::1/32")
 			pairs := [][2]string{{near, far}, {"2001:db8:1::1", "2001:db8:2::1"}}
 			outer := func(i int) string { return pairs[0][i] }
 			if mode == netlink.XFRM_MODE_TUNNEL {
-				b.address(b.far, b.far.link, "192.0.2.2/24")
+				b.far.Address(b, b.far.link, "192.0.2.2/24")
 				b.neighbour(b.far, "192.0.2.1", b.plain)
 				outer = func(i int) string { return []string{"192.0.2.1", "192.0.2.2"}[i] }
 			}
@@ -386,7 +353,7 @@ func TestLinuxESP(t *testing.T) {
 // xfrmErrors are Linux' counters of packets that IPsec did not take.
 func xfrmErrors(t testing.TB, h linuxHost) string {
 	t.Helper()
-	check(t, netns.Set(h.NsHandle))
+	h.Enter(t)
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/net/xfrm_stat", os.Getpid(), unix.Gettid()))
 	if errors.Is(err, os.ErrNotExist) {
 		return ""

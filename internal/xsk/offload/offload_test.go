@@ -1,7 +1,7 @@
 package offload
 
 import (
-	"runtime"
+	"errors"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -12,44 +12,44 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quillon/quillon/internal/ethtool"
+	"github.com/quillon/quillon/internal/rack/topo"
+	"github.com/quillon/quillon/nf/port"
 )
 
-// inNamespace returns a network namespace without a file, and a function that has others run in it. The namespace ends with the test.
-func inNamespace(t *testing.T) (ns netns.NsHandle, do func(f func() error)) {
+// space returns a network namespace without a name, and a file of it, which is the caller's.
+func space(t *testing.T) (s *topo.Space, ns netns.NsHandle) {
 	t.Helper()
-	made := make(chan error)
-	work, done := make(chan func() error), make(chan error)
-	go func() {
-		runtime.LockOSThread() // for ever: the thread ends with the goroutine
-		var err error
-		ns, err = netns.New()
-		made <- err
-		for f := range work {
-			done <- f()
-		}
-	}()
-	if err := <-made; err != nil {
-		t.Skipf("network namespaces cannot be made: %v", err)
+	s, err := topo.NewSpace(false)
+	if errors.Is(err, port.ErrNotSupported) {
+		t.Skip(err)
 	}
-	t.Cleanup(func() {
-		close(work)
-		_ = ns.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	in(t, s, func() error {
+		ns, err = netns.Get()
+		return err
 	})
-	return ns, func(f func() error) {
-		t.Helper()
-		work <- f
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+	return s, ns
+}
+
+// in runs f in a namespace.
+func in(t *testing.T, s *topo.Space, f func() error) {
+	t.Helper()
+	if err := s.Do(f); err != nil {
+		t.Fatal(err)
 	}
 }
 
 // TestProgramGoes: the other end of a veth, in a namespace without a file, gets GRO when it has no program of its own any more.
 func TestProgramGoes(t *testing.T) {
-	_, near := inNamespace(t)
-	there, far := inNamespace(t)
-	near(func() error {
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b", PeerNamespace: netlink.NsFd(there)}); err != nil {
+	near, here := space(t)
+	far, there := space(t)
+	defer here.Close()
+	defer there.Close()
+	in(t, near, func() error {
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b", PeerNamespace: netlink.NsFd(int(there))}); err != nil {
 			return err
 		}
 		l, err := netlink.LinkByName("a")
@@ -59,7 +59,7 @@ func TestProgramGoes(t *testing.T) {
 		return netlink.LinkSetUp(l)
 	})
 	set := func(prog int) {
-		far(func() error {
+		in(t, far, func() error {
 			l, err := netlink.LinkByName("b")
 			if err != nil {
 				return err
@@ -77,7 +77,7 @@ func TestProgramGoes(t *testing.T) {
 	defer prog.Close()
 	set(prog.FD())
 	var i *Interface
-	near(func() error {
+	in(t, near, func() error {
 		l, err := netlink.LinkByName("a")
 		if err == nil {
 			i, err = Open(l)
@@ -89,7 +89,7 @@ func TestProgramGoes(t *testing.T) {
 		t.Fatal(i.away)
 	}
 	gro := func() (on bool) {
-		far(func() error {
+		in(t, far, func() error {
 			tool, err := ethtool.Open()
 			if err != nil {
 				return err

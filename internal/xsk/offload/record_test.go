@@ -2,21 +2,16 @@ package offload
 
 import (
 	"net"
-	"runtime"
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+
+	"github.com/quillon/quillon/internal/netnstest"
 )
 
 // TestRecordFile: an interface that has the index of one that is gone has no record of that one's settings.
 func TestRecordFile(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
-	ns, err := netns.New()
-	if err != nil {
-		t.Skip("needs root to make a network namespace: ", err)
-	}
-	defer ns.Close()
+	netnstest.Enter(t)
 	file := func(mac string) string {
 		a := netlink.NewLinkAttrs()
 		a.Name, a.Index = "x", 77
@@ -56,12 +51,7 @@ func TestRecordFile(t *testing.T) {
 // TestRecordOfChangedAddress: an end of a veth that gets another address has its record still. One that has another address and
 // another other end is another interface.
 func TestRecordOfChangedAddress(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: the thread ends with the test's goroutine
-	ns, err := netns.New()
-	if err != nil {
-		t.Skip("needs root to make a network namespace: ", err)
-	}
-	defer ns.Close()
+	netnstest.Enter(t)
 	add := func() netlink.Link {
 		a := netlink.NewLinkAttrs()
 		a.Name, a.Index = "x", 77

@@ -5,14 +5,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"os"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
+	"github.com/quillon/quillon/internal/netnstest"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -20,16 +18,8 @@ import (
 // wire is a veth in an anonymous namespace, with a port on each end.
 func wire(t *testing.T, mtu int) (*Port, *Port) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: network namespaces, veth, packet sockets")
-	}
-	runtime.LockOSThread() // not unlocked: the thread and its namespace end with the test
-	h, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.Close() })
-	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
+	netnstest.Enter(t)
+	netnstest.Quiet(t)
 	la := netlink.NewLinkAttrs()
 	la.Name, la.MTU = "va", mtu
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: la, PeerName: "vb", PeerMTU: uint32(mtu)}); err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/netnstest"
 	"github.com/quillon/quillon/internal/xsk/offload"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/packet"
@@ -30,23 +30,10 @@ type bed struct {
 // when the thread and the sockets do.
 func newBed(tb testing.TB, mtu, queues int) *bed {
 	tb.Helper()
-	if os.Getuid() != 0 {
-		tb.Skip("needs root: network namespaces, veth, AF_XDP")
-	}
-	runtime.LockOSThread() // not unlocked: the thread and its namespace end with the test
 	t := &bed{}
 	mk := func() netns.NsHandle {
-		h, err := netns.New()
-		if err != nil {
-			tb.Fatal("network namespace: ", err)
-		}
-		tb.Cleanup(func() { _ = h.Close() })
-		// No frames of the kernel's own.
-		for _, s := range []string{"default", "all"} {
-			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+s+"/disable_ipv6", []byte("1"), 0); err != nil && !os.IsNotExist(err) {
-				tb.Fatal(err)
-			}
-		}
+		h := netnstest.Enter(tb)
+		netnstest.Quiet(tb)
 		return h
 	}
 	t.farA, t.farB, t.near = mk(), mk(), mk()

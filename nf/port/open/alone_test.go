@@ -136,7 +136,7 @@ const (
 // An instance that forwards with packet sockets has its interfaces for itself, also once it is nobody's; one that was killed has
 // none any more, and nothing of a claim is left in /run.
 func TestAlone(t *testing.T) {
-	inNamespace(t, "va", "vb")
+	inVeth(t)
 	before := inRun(t)
 	open := func(endpoint bool) (*Ports, error) {
 		spec, err := graph.ParseSpec([]byte(packets))
@@ -193,7 +193,7 @@ func TestAlone(t *testing.T) {
 
 // Of several that start at once one has the interfaces.
 func TestAloneAtOnce(t *testing.T) {
-	inNamespace(t, "va", "vb")
+	inVeth(t)
 	var all []*other
 	for range 4 {
 		all = append(all, begin(t, packets))
@@ -216,7 +216,7 @@ func TestAloneAtOnce(t *testing.T) {
 func TestKindsAtOnce(t *testing.T) {
 	for n := range 8 {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
-			inNamespace(t, "va", "vb")
+			inVeth(t)
 			open := 0
 			for _, o := range []*other{begin(t, xdpPair), begin(t, packets)} {
 				switch says := <-o.says; {

@@ -13,7 +13,7 @@ import (
 
 // Packet sockets' ports change while the graph runs: another argument, another name, each other's interfaces; and who has none any more leaves its interface to others.
 func TestAttack10PacketPortsChange(t *testing.T) {
-	inNamespace(t, "va", "vb")
+	inVeth(t)
 	parse := func(src string) *graph.Spec {
 		spec, err := graph.ParseSpec([]byte(src))
 		if err != nil {

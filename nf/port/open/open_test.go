@@ -11,41 +11,19 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
+	"github.com/quillon/quillon/internal/netnstest"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
-// inNamespace moves the test's thread to a network namespace of its own, with a
-// veth that is up.
-func inNamespace(t *testing.T, a, b string) {
+// inVeth moves the test's thread to a network namespace of its own, with a veth between va and vb.
+func inVeth(t *testing.T) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: network namespaces, veth")
-	}
-	runtime.LockOSThread() // not unlocked: the thread and its namespace end with the test
-	h, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.Close() })
-	la := netlink.NewLinkAttrs()
-	la.Name = a
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: la, PeerName: b}); err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range []string{a, b} {
-		l, err := netlink.LinkByName(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := netlink.LinkSetUp(l); err != nil {
-			t.Fatal(err)
-		}
-	}
+	netnstest.Enter(t)
+	netnstest.Veth(t, "va", "vb")
 }
 
 // resident is how much memory of its own this process has, in bytes.
@@ -65,7 +43,7 @@ func resident(t *testing.T) int {
 // TestReloads: ports that plans open and close leave nothing behind, neither
 // memory nor files, while the graph runs.
 func TestReloads(t *testing.T) {
-	inNamespace(t, "va", "vb")
+	inVeth(t)
 	parse := func(src string) *graph.Spec {
 		spec, err := graph.ParseSpec([]byte(src))
 		if err != nil {
@@ -218,7 +196,7 @@ func TestStart(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	inNamespace(t, "va", "vb")
+	inVeth(t)
 	r, err := Start(graph.Config{Spec: parse("ports: {a: {kind: afxdp, args: {dev: va}}, b: {kind: tap, args: {dev: tap0}}}\n" + wire), Kinds: graph.Builtin()}, cfg)
 	if err != nil {
 		t.Fatal(err)

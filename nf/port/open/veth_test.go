@@ -7,6 +7,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/quillon/quillon/internal/netnstest"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/port"
@@ -17,24 +18,11 @@ import (
 // chained has a pair at va, the other end of which is vb.
 const chained = "ports: {x: {kind: afxdp, args: {dev: va, pair: y}}, y: {kind: afxdp, args: {dev: wa, pair: x}}}\nlinks: [x.out -> y.in, y.out -> x.in]\n"
 
-// inTwoVeths is inNamespace with the veths of va and vb, and of wa and wb.
+// inTwoVeths is inVeth, with a veth between wa and wb, too.
 func inTwoVeths(t *testing.T) {
 	t.Helper()
-	inNamespace(t, "va", "vb")
-	la := netlink.NewLinkAttrs()
-	la.Name = "wa"
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: la, PeerName: "wb"}); err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range []string{"wa", "wb"} {
-		l, err := netlink.LinkByName(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := netlink.LinkSetUp(l); err != nil {
-			t.Fatal(err)
-		}
-	}
+	inVeth(t)
+	netnstest.Veth(t, "wa", "wb")
 }
 
 // Packet sockets are opened at one end of a veth while another process opens a pair at the other end, whose program is not attached yet.
@@ -93,7 +81,7 @@ func TestPairWhilePacketsOpen(t *testing.T) {
 
 // An interface with a second name (ip link property add altname) is the same one by either: a pair of it and of the other end of its veth, or of itself, is refused.
 func TestNoLoopAltname(t *testing.T) {
-	inNamespace(t, "va", "vb")
+	inVeth(t)
 	l, err := netlink.LinkByName("vb")
 	if err != nil {
 		t.Fatal(err)

@@ -4,15 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"os"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/quillon/quillon/internal/netnstest"
 	"github.com/quillon/quillon/nf/packet"
 	"github.com/quillon/quillon/nf/port"
 )
@@ -21,16 +19,8 @@ import (
 // kernel's side of it.
 func device(t *testing.T, mtu int) (*Port, int) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: network namespaces, TAP")
-	}
-	runtime.LockOSThread() // not unlocked: the thread and its namespace end with the test
-	h, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.Close() })
-	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
+	netnstest.Enter(t)
+	netnstest.Quiet(t)
 	p, err := Open(Config{Device: "tap7", MTU: mtu, Index: 3})
 	if err != nil {
 		t.Fatal(err)
