@@ -81,10 +81,9 @@ all: bin/quillon
 # another user's clone.
 VCS = $(shell git rev-parse HEAD >/dev/null 2>&1 || echo -buildvcs=false)
 # A third of a binary is for debuggers: without it (-s -w) stack traces and profiles still name functions and lines. gRPC's pages
-# of traces, which nothing here serves, are templates; where there is one the linker keeps every exported method. The plots' library
-# would bring in PDF, EPS and TeX (minimal: without), of which nothing here makes any. net/http has an HTTP/2 of its own, for TLS: nothing
-# here serves or asks for pages with TLS, and gRPC has another one.
-SMALL = -trimpath -tags grpcnotrace,minimal,nethttpomithttp2 "-ldflags=-s -w"
+# of traces, which nothing here serves, are templates; where there is one the linker keeps every exported method. net/http has an
+# HTTP/2 of its own, for TLS: nothing here serves or asks for pages with TLS, and gRPC has another one.
+SMALL = -trimpath -tags grpcnotrace,nethttpomithttp2 "-ldflags=-s -w"
 # What bin/quillon may have, in bytes.
 MOST = 40000000
 .PHONY: bin/quillon

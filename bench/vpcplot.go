@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"strconv"
 
-	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
 
 	"github.com/quillon/quillon/internal/chart"
@@ -60,8 +59,8 @@ func (r *vpcResult) curves() []vpcCurve {
 }
 
 // panel draws curves; those of several do not hide each other's spread.
-func vpcPanel(title string, curves []vpcCurve) (*plot.Plot, []chart.Key) {
-	p := chart.Plot(title, "packet size, B", "throughput, Gb/s")
+func vpcPanel(title string, curves []vpcCurve) (*chart.Plot, []chart.Key) {
+	p := chart.New(title, "packet size, B", "throughput, Gb/s")
 	var keys []chart.Key
 	top := 0.0
 	for i, cu := range curves {

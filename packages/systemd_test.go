@@ -209,7 +209,7 @@ func TestUnit(t *testing.T) {
 func buildProgram(t *testing.T, dir string) string {
 	t.Helper()
 	binary := dir + "/quillon-" + arch(t)
-	build := exec.Command("go", "-C", "..", "build", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace,minimal,nethttpomithttp2", "-ldflags=-s -w", "-o", binary, "./cmd/quillon")
+	build := exec.Command("go", "-C", "..", "build", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace,nethttpomithttp2", "-ldflags=-s -w", "-o", binary, "./cmd/quillon")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is released
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -7,9 +7,13 @@ import (
 	"io"
 	"math"
 	"os"
+	"sync"
 
-	"gonum.org/v1/plot"
+	"codeberg.org/go-fonts/liberation/liberationsansbold"
+	"codeberg.org/go-fonts/liberation/liberationsansregular"
+	"golang.org/x/image/font/opentype"
 	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
@@ -35,32 +39,27 @@ const Bold = 3
 
 const dpi = 144
 
-// Sans is the figures' typeface.
-func Sans(size float64) font.Font {
+// fonts are the figures' typeface, regular and bold.
+var fonts = sync.OnceValue(func() *font.Cache {
+	faces := font.Collection{{Font: sans(0)}, {Font: sans(0)}}
+	faces[1].Font.Weight = Bold
+	for i, ttf := range [][]byte{liberationsansregular.TTF, liberationsansbold.TTF} {
+		face, err := opentype.Parse(ttf)
+		if err != nil {
+			panic(err)
+		}
+		faces[i].Face = face
+	}
+	return font.NewCache(faces)
+})
+
+func sans(size float64) font.Font {
 	return font.Font{Typeface: "Liberation", Variant: "Sans", Size: vg.Points(size)}
 }
 
 // Text is a style of text in ink.
 func Text(size float64) draw.TextStyle {
-	return draw.TextStyle{Font: Sans(size), Color: Ink, Handler: plot.DefaultTextHandler, YAlign: draw.YTop}
-}
-
-// New is an empty plot on white.
-func New(title string) *plot.Plot {
-	p := plot.New()
-	p.Title.Text = title
-	p.Title.Padding = vg.Points(10)
-	p.BackgroundColor = color.White
-	for _, s := range []*draw.TextStyle{&p.Title.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.X.Label.TextStyle, &p.Y.Label.TextStyle} {
-		s.Font, s.Color = Sans(9), Ink
-	}
-	p.Title.TextStyle.Font = Sans(12)
-	p.Title.TextStyle.Font.Weight = Bold
-	p.X.LineStyle.Color, p.Y.LineStyle.Width = Ink, 0
-	p.X.Tick.Length, p.Y.Tick.Length = vg.Points(4), 0
-	p.X.Padding, p.Y.Padding = 0, vg.Points(4)
-	p.X.Tick.Label.YAlign = draw.YTop
-	return p
+	return draw.TextStyle{Font: sans(size), Color: Ink, Handler: text.Plain{Fonts: fonts()}, YAlign: draw.YTop}
 }
 
 // RoundStep is 1, 2 or 5 times a power of ten, at least v.

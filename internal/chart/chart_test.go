@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"gonum.org/v1/plot/vg"
 )
 
 // TestFigure: all that is on a figure is drawn, and the same figure gives the same bytes.
 func TestFigure(t *testing.T) {
-	p := Plot("a plot", "across", "up")
+	p := New("a plot", "across", "up")
 	for _, x := range []Bar{{X: 0, Y: 3, Shade: Write, Text: "three", Note: "1.50x"}, {X: 1, Y: math.NaN(), Text: "none"}} {
 		p.Add(x)
 	}
@@ -50,10 +52,26 @@ func TestFigure(t *testing.T) {
 // TestFromZero: an axis holds its values, with two steps at least.
 func TestFromZero(t *testing.T) {
 	for _, high := range []float64{0, 1e-9, 0.3, 1, 7, 99, 1e12} {
-		p := New("")
+		p := New("", "", "")
 		FromZero(&p.Y, high, 1.06, 7, Number)
-		if n := len(p.Y.Tick.Marker.Ticks(p.Y.Min, p.Y.Max)); p.Y.Min != 0 || p.Y.Max < high || n < 2 || n > 10 {
+		if n := len(p.Y.Ticks); p.Y.Min != 0 || p.Y.Max < high || n < 2 || n > 10 {
 			t.Errorf("%v: to %v, %d ticks", high, p.Y.Max, n)
+		}
+	}
+}
+
+// TestRoom: the label at the end of an axis does not get out of the figure, also on a logarithmic axis, and takes no more room than that.
+func TestRoom(t *testing.T) {
+	along := func(w, _ vg.Length) vg.Length { return w }
+	for _, log := range []bool{false, true} {
+		a := Axis{Min: 10, Max: 1000, Log: log, Ticks: []Tick{{10, "10"}, {100, ""}, {1000, "a thousand"}, {10000, "not on the axis, and long"}}}
+		s := Text(9)
+		_, _, inner := a.room(s, 200, along)
+		if end := inner*vg.Length(a.Norm(1000)) + s.Width("a thousand")/2; math.Abs(float64(end-200)) > 1e-9 {
+			t.Errorf("logarithmic: %v: the last label ends at %v of 200", log, end)
+		}
+		if want := map[bool]float64{false: 1. / 11, true: 0.5}[log]; math.Abs(a.Norm(100)-want) > 1e-9 {
+			t.Errorf("logarithmic: %v: 100 is at %v, want %v", log, a.Norm(100), want)
 		}
 	}
 }

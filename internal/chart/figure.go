@@ -5,8 +5,6 @@ import (
 	"math"
 	"strconv"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 )
@@ -23,11 +21,11 @@ type Figure struct {
 type Panel struct {
 	X0, X1, Y0, Y1 float64
 	Keys           []Key
-	Plot           *plot.Plot
+	Plot           *Plot
 }
 
 // Row are plots side by side, of the same width.
-func Row(plots ...*plot.Plot) (row []Panel) {
+func Row(plots ...*Plot) (row []Panel) {
 	for i, p := range plots {
 		row = append(row, Panel{X0: float64(i) / float64(len(plots)), X1: float64(i+1) / float64(len(plots)), Y1: 1, Plot: p})
 	}
@@ -85,7 +83,7 @@ func (f *Figure) draw(c draw.Canvas) {
 			top := drawKeys(part, p.Keys, part.Min.X, part.Max.X, part.Max.Y)
 			part = draw.Crop(part, 0, 0, 0, top-part.Max.Y)
 		}
-		p.Plot.Draw(part)
+		p.Plot.draw(part)
 	}
 }
 
@@ -193,16 +191,6 @@ func (s Shape) path(at vg.Point, radius vg.Length) (p vg.Path) {
 	return p
 }
 
-// Plot is an empty plot with a grid of values, to which what is drawn is added.
-func Plot(title, x, y string) *plot.Plot {
-	p := New(title)
-	p.X.Label.Text, p.Y.Label.Text = x, y
-	grid := plotter.NewGrid()
-	grid.Vertical.Color, grid.Horizontal.Color = nil, Faint
-	p.Add(grid)
-	return p
-}
-
 // Point is a value, with the least and the most of several where they differ.
 type Point struct{ X, Y, Low, High float64 }
 
@@ -212,9 +200,7 @@ type Line struct {
 	Points []Point
 }
 
-// Plot implements plot.Plotter.
-func (l Line) Plot(c draw.Canvas, p *plot.Plot) {
-	tx, ty := p.Transforms(&c)
+func (l Line) draw(c draw.Canvas, tx, ty func(float64) vg.Length) {
 	var at []vg.Point
 	for _, v := range l.Points {
 		at = append(at, vg.Point{X: tx(v.X), Y: ty(v.Y)})
@@ -236,9 +222,7 @@ type Area struct {
 	X, Y  []float64 // one X more than Y
 }
 
-// Plot implements plot.Plotter.
-func (a Area) Plot(c draw.Canvas, p *plot.Plot) {
-	tx, ty := p.Transforms(&c)
+func (a Area) draw(c draw.Canvas, tx, ty func(float64) vg.Length) {
 	top := []vg.Point{{X: tx(a.X[0]), Y: ty(0)}}
 	for i, y := range a.Y {
 		top = append(top, vg.Point{X: tx(a.X[i]), Y: ty(y)}, vg.Point{X: tx(a.X[i+1]), Y: ty(y)})
@@ -253,13 +237,11 @@ type Bar struct {
 	Text, Note string
 }
 
-// Plot implements plot.Plotter.
-func (b Bar) Plot(c draw.Canvas, p *plot.Plot) {
+func (b Bar) draw(c draw.Canvas, tx, ty func(float64) vg.Length) {
 	if math.IsNaN(b.Y) {
 		return
 	}
 	const width = 0.62 // of the distance between two bars
-	tx, ty := p.Transforms(&c)
 	half := (tx(1) - tx(0)) * width / 2
 	fill(c, b.Shade, tx(b.X)-half, tx(b.X)+half, ty(0), ty(b.Y))
 	style := Text(10)
@@ -276,27 +258,26 @@ func (b Bar) Plot(c draw.Canvas, p *plot.Plot) {
 }
 
 // FromZero sets an axis that holds high with some room, in about so many round steps, and labels the steps.
-func FromZero(a *plot.Axis, high, room float64, steps float64, label func(float64) string) {
+func FromZero(a *Axis, high, room float64, steps float64, label func(float64) string) {
 	if high <= 0 {
 		high = 1
 	}
 	a.Min, a.Max = 0, high*room
-	var ticks plot.ConstantTicks
+	a.Ticks = nil
 	step := RoundStep(a.Max / steps)
 	for n := 0; float64(n)*step <= a.Max; n++ {
-		ticks = append(ticks, plot.Tick{Value: float64(n) * step, Label: label(float64(n) * step)})
+		a.Ticks = append(a.Ticks, Tick{Value: float64(n) * step, Label: label(float64(n) * step)})
 	}
-	a.Tick.Marker = ticks
 }
 
 // Number labels a step.
 func Number(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 
 // Categories names places of an axis, from the first to the last place of what is drawn.
-func Categories(a *plot.Axis, first, last float64, at []float64, names []string) {
-	var ticks plot.ConstantTicks
+func Categories(a *Axis, first, last float64, at []float64, names []string) {
+	a.Ticks = nil
 	for i := range at {
-		ticks = append(ticks, plot.Tick{Value: at[i], Label: names[i]})
+		a.Ticks = append(a.Ticks, Tick{Value: at[i], Label: names[i]})
 	}
-	a.Tick.Marker, a.Min, a.Max = ticks, first-0.6, last+0.6
+	a.Min, a.Max = first-0.6, last+0.6
 }

@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 		}
 		quillon = filepath.Join(dir, "quillon")
 		programs = []string{quillon}
-		build := exec.Command("go", "build", "-trimpath", "-tags=grpcnotrace,minimal,nethttpomithttp2", "-ldflags=-s -w", "-o", quillon, "github.com/quillon/quillon/cmd/quillon")
+		build := exec.Command("go", "build", "-trimpath", "-tags=grpcnotrace,nethttpomithttp2", "-ldflags=-s -w", "-o", quillon, "github.com/quillon/quillon/cmd/quillon")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s%v\n", out, err)

@@ -83,7 +83,7 @@ func switchProgram(t *testing.T, kind string) string {
 		return path
 	}
 	name := filepath.Join(t.TempDir(), quillon)
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace,minimal,nethttpomithttp2", "-ldflags=-s -w", "-o", name, "github.com/quillon/quillon/cmd/quillon")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace,nethttpomithttp2", "-ldflags=-s -w", "-o", name, "github.com/quillon/quillon/cmd/quillon")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s%v", out, err)

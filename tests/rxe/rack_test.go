@@ -67,7 +67,7 @@ func newRack(t, until *testing.T, clients, mtu int, all bool) *rack {
 	r := &rack{space: space, quillon: built + "/quillon", serves: map[string]bool{}}
 	until.Cleanup(r.takeDown)
 	im := build(t, all)
-	if _, err := initramfs.Run("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace,minimal,nethttpomithttp2", "-ldflags=-s -w", "-o", r.quillon, "../../cmd/quillon"); err != nil {
+	if _, err := initramfs.Run("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace,nethttpomithttp2", "-ldflags=-s -w", "-o", r.quillon, "../../cmd/quillon"); err != nil {
 		t.Fatal(err)
 	}
 	// The name of a Unix socket is short.

@@ -5,7 +5,6 @@ import (
 	"image/color"
 	"math"
 
-	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
 
 	"github.com/quillon/quillon/internal/chart"
@@ -19,9 +18,9 @@ func bar(x, v, base float64, shade color.Color) chart.Bar {
 }
 
 // panel returns a plot of bars over named groups.
-func panel(title string, groups []string, at []float64, bars []chart.Bar) *plot.Plot {
-	p := chart.Plot(title, "", "")
-	p.X.Tick.LineStyle.Width = 0
+func panel(title string, groups []string, at []float64, bars []chart.Bar) *chart.Plot {
+	p := chart.New(title, "", "")
+	p.X.Bare = true
 	top, right := 0.0, 0.0
 	for _, b := range bars {
 		if !math.IsNaN(b.Y) {
@@ -68,7 +67,7 @@ func (r *Result) Plot(prefix string) error {
 		keys = append(keys, chart.Key{Text: titles[p.Name], Style: chart.Style{Shade: shades[p.Name]}, Area: true})
 		names, places = append(names, p.Name), append(places, float64(i))
 	}
-	one := func(title string, value func(p *Phase) float64) *plot.Plot {
+	one := func(title string, value func(p *Phase) float64) *chart.Plot {
 		return panel(title, names, places, r.phases(0, value))
 	}
 	// The tails of reads and writes share a panel, with a group for each.
@@ -105,7 +104,7 @@ func (r *Result) Plot(prefix string) error {
 }
 
 // groups returns a panel of bars, with a group for each workload and a bar for each variant that has a value.
-func (r *ClioResult) groups(title string, value func(x *ClioRow) float64) *plot.Plot {
+func (r *ClioResult) groups(title string, value func(x *ClioRow) float64) *chart.Plot {
 	var bars []chart.Bar
 	var at []float64
 	var names []string
@@ -121,9 +120,7 @@ func (r *ClioResult) groups(title string, value func(x *ClioRow) float64) *plot.
 		at, names = append(at, (from+x-1)/2), append(names, "YCSB "+w)
 		x += 0.8
 	}
-	p := panel(title, names, at, bars)
-	p.X.Tick.Length = vg.Points(9) // the tick has no line; this is the distance between axis and name
-	return p
+	return panel(title, names, at, bars)
 }
 
 func (r *ClioResult) shade(i int) color.NRGBA { return variantNamed(r.Variants[i].Name).shade }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
 
 	"github.com/quillon/quillon/internal/chart"
@@ -81,7 +80,7 @@ func (r *Result) Save(prefix string) error {
 	if len(r.Altered) > 0 {
 		foot += "; simulated with other parameters: " + strings.Join(r.Altered, ", ")
 	}
-	var panels []*plot.Plot
+	var panels []*chart.Plot
 	for i := range r.Panels {
 		panels = append(panels, r.panel(i))
 	}
@@ -174,7 +173,7 @@ func (d *Panel) side(pt *Point, published bool) (float64, bool) {
 
 // lines returns what is drawn of curve i. On an axis of categories a thin line leads from each published
 // value to the simulated one; then come all published values, all simulated ones, and the marks of verdicts.
-func (r *Result) lines(d *Panel, i int) (lines []plot.Plotter) {
+func (r *Result) lines(d *Panel, i int) (lines []chart.Drawing) {
 	cu, category := &d.Curves[i], r.X.Scale == Category
 	s, shape := look(d.Curves, i)
 	shift := 0.0
@@ -254,11 +253,11 @@ func (d *Panel) spread() {
 }
 
 // panel returns the plot of panel i.
-func (r *Result) panel(i int) *plot.Plot {
+func (r *Result) panel(i int) *chart.Plot {
 	drawn := r.Panels[i]
 	d := &drawn
 	d.spread()
-	p := chart.Plot("", r.X.String(), d.Y.String())
+	p := chart.New("", r.X.String(), d.Y.String())
 	xs, ys := extent{}, extent{}
 	names := map[float64]string{}
 	for i, cu := range d.Curves {
@@ -320,7 +319,7 @@ func (e *extent) add(v float64) {
 }
 
 // span makes the axis hold e: from 0 in round steps, or, if it is logarithmic, by powers of ten.
-func (a Axis) span(x *plot.Axis, e extent) {
+func (a Axis) span(x *chart.Axis, e extent) {
 	if a.Scale != Log {
 		chart.FromZero(x, e.high, 1.06, 7, chart.Number)
 		return
@@ -331,13 +330,12 @@ func (a Axis) span(x *plot.Axis, e extent) {
 		high *= 10
 	}
 	every := 1 + int(math.Log10(high/low))/9
-	var ticks plot.ConstantTicks
 	for n, v := 0, low; v <= high*1.001; n, v = n+1, v*10 {
-		t := plot.Tick{Value: v}
+		t := chart.Tick{Value: v}
 		if n%every == 0 {
 			t.Label = chart.Number(v)
 		}
-		ticks = append(ticks, t)
+		x.Ticks = append(x.Ticks, t)
 	}
-	x.Min, x.Max, x.Tick.Marker, x.Scale = low, high, ticks, plot.LogScale{}
+	x.Min, x.Max, x.Log = low, high, true
 }

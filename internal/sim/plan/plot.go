@@ -20,7 +20,7 @@ func (p *Plan) Save(prefix, title string) error {
 	if len(p.Racks) == 1 {
 		racks = "peak of the sum"
 	}
-	pl := chart.Plot("", "time, s", "Gb/s")
+	pl := chart.New("", "time, s", "Gb/s")
 	peaks, means := p.load()
 	pl.Add(peaks, means)
 	keys := []chart.Key{
