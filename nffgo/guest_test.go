@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/intel-go/nff-go/common"
 	"github.com/intel-go/nff-go/flow"
@@ -129,15 +130,22 @@ func flows() (string, error) {
 	if err := g.Between(0, 1); err != nil {
 		return "", err
 	}
+	schedules := make(chan struct{}) // nff-go's scheduler runs: without it flows end by and by
+	flow.AddTimer(time.Millisecond, func(flow.UserContext) { close(schedules) }).AddVariant(nil)
 	failed := make(chan error, 1)
 	go func() { failed <- flow.SystemStart() }()
 	exchanged, err := exchange(ends[0], ends[1], 100)
 	if err == nil {
 		select {
-		case err = <-failed:
-			err = fmt.Errorf("SystemStart has returned: %w", err)
-		default:
+		case <-schedules:
+		case <-time.After(time.Minute):
+			err = errors.New("nff-go's scheduler has not begun for a minute")
 		}
+	}
+	select {
+	case ended := <-failed:
+		err = errors.Join(err, fmt.Errorf("SystemStart has returned: %w", ended))
+	default:
 	}
 	if err := errors.Join(err, g.Err(), g.Instance().Conservation()); err != nil {
 		return "", fmt.Errorf("after %d: %w; %+v\n%s", exchanged, err, g.Stats(), where())
@@ -187,44 +195,57 @@ func read(s int, b []byte) (n int, err error) {
 	}
 }
 
-// exchange has so many datagrams go from a to b and be answered, and returns how many did.
+// exchange has so many datagrams, a multiple of ten, go from a to b and be answered, ten at a time, and returns how many did.
 func exchange(a, b, n int) (int, error) {
-	for i := range n {
-		f := udp(byte(i%20+1), uint16(2000+i), 10+i)
-		in, err := across(a, b, f)
+	for i := 0; i < n; i += 10 {
+		var sent, answers [][]byte
+		for k := i; k < i+10; k++ {
+			sent = append(sent, udp(byte(k%20+1), uint16(2000+k), 10+k))
+		}
+		came, err := across(a, b, sent)
 		if err != nil {
-			return i, fmt.Errorf("datagram %d: %w", i, err)
+			return i, fmt.Errorf("datagrams %d to %d: %w", i, i+9, err)
 		}
-		if !bytes.Equal(in[26:30], []byte{198, 51, 100, 1}) {
-			return i, fmt.Errorf("%x came of %x", in, f)
+		for k, in := range came {
+			if !bytes.Equal(in[26:30], []byte{198, 51, 100, 1}) {
+				return i, fmt.Errorf("%x came of %x", in, sent[k])
+			}
+			answer := bytes.Clone(in)
+			copy(answer[26:34], append(append([]byte{}, in[30:34]...), in[26:30]...)) // addresses
+			copy(answer[34:38], append(append([]byte{}, in[36:38]...), in[34:36]...)) // ports
+			binary.BigEndian.PutUint16(answer[40:], 0)                                // no checksum
+			answers = append(answers, answer)
 		}
-		answer := bytes.Clone(in)
-		copy(answer[26:34], append(append([]byte{}, in[30:34]...), in[26:30]...)) // addresses
-		copy(answer[34:38], append(append([]byte{}, in[36:38]...), in[34:36]...)) // ports
-		binary.BigEndian.PutUint16(answer[40:], 0)                                // no checksum
-		if in, err = across(b, a, answer); err != nil {
-			return i, fmt.Errorf("the answer to datagram %d: %w", i, err)
+		if came, err = across(b, a, answers); err != nil {
+			return i, fmt.Errorf("answers to datagrams %d to %d: %w", i, i+9, err)
 		}
-		if !bytes.Equal(in[30:34], f[26:30]) || !bytes.Equal(in[36:38], f[34:36]) {
-			return i, fmt.Errorf("%x answers %x", in, f)
+		for k, in := range came {
+			if f := sent[k]; !bytes.Equal(in[30:34], f[26:30]) || !bytes.Equal(in[36:38], f[34:36]) {
+				return i, fmt.Errorf("%x answers %x", in, f)
+			}
 		}
 	}
 	return n, nil
 }
 
-// across sends a frame at one end, once, and returns what comes of it at the other. That nff-go does not run yet loses nothing: the
-// rings of its ports are there since flow.SystemInit.
-func across(from, to int, frame []byte) ([]byte, error) {
-	if _, err := unix.Write(from, frame); err != nil {
-		return nil, err
+// across sends frames at one end, each once, and returns what comes of each at the other. That nff-go does not run yet loses
+// nothing: the rings of its ports are there since flow.SystemInit.
+func across(from, to int, frames [][]byte) (came [][]byte, err error) {
+	for _, f := range frames {
+		if _, err := unix.Write(from, f); err != nil {
+			return nil, err
+		}
 	}
-	in := make([]byte, 2048)
-	n, err := read(to, in)
-	if err != nil {
-		return nil, fmt.Errorf("nothing comes of it for a minute: %w", err)
+	for k, f := range frames {
+		in := make([]byte, 2048)
+		n, err := read(to, in)
+		if err != nil {
+			return nil, fmt.Errorf("%d came, and then none for a minute: %w", k, err)
+		}
+		if in = in[:n]; n != len(f) || !bytes.Equal(in[42:], f[42:]) {
+			return nil, fmt.Errorf("%x came of %x", in, f)
+		}
+		came = append(came, in)
 	}
-	if in = in[:n]; n != len(frame) || !bytes.Equal(in[42:], frame[42:]) {
-		return nil, fmt.Errorf("%x came of %x", in, frame)
-	}
-	return in, nil
+	return came, nil
 }
