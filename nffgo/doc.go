@@ -7,5 +7,6 @@
 //	go run ./with go test ./...
 //
 // nff-go keeps its state in globals and gives each flow function a processor: a process has one nff-go, and a graph between two
-// ports wants seven processors (four where frames go one way only).
+// ports wants seven processors (four where frames go one way only). Name no more in flow.Config.CPUList: where one is left, the start
+// of nff-go may wait for ever, and its flows stop without an error.
 package nffgo

@@ -13,7 +13,7 @@ import (
 
 // A NAPT of quillon's between DPDK ports 0 and 1.
 func ExampleGraph() {
-	flow.CheckFatal(flow.SystemInit(nil))
+	flow.CheckFatal(flow.SystemInit(&flow.Config{CPUList: "0-6"})) // as many processors as the flows take
 	spec, err := graph.ParseSpec([]byte(`
 ports: {in: {kind: dpdk}, out: {kind: dpdk}}
 apps: {nat: {kind: napt, args: {public: 198.51.100.1}}}

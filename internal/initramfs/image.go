@@ -115,7 +115,16 @@ func (k Kernel) unpack() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", files[0], err)
 	}
-	return os.WriteFile(k.File, kernel, 0o644)
+	tmp, err := os.CreateTemp(filepath.Dir(k.File), "vmlinux-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(kernel)
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), k.File) // guests of other tests may have the former file open
 }
 
 // Archive is an initramfs in the making: a cpio archive of format newc, as in
