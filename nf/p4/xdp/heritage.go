@@ -22,7 +22,7 @@ import (
 // of them, and counts in the same place.
 
 // layoutVersion changes when what a map holds means something else.
-const layoutVersion = 4
+const layoutVersion = 5
 
 // markName is the name of the map that says which P4 program it is.
 const markName = "p4_mark"
@@ -32,7 +32,7 @@ type mark [sha256.Size]byte
 // markOf returns a number that is the same for programs that can share maps of counts and registers, and whose entries
 // lie in the same form in their maps.
 func markOf(p *ir.Program, s *settings, c *compiled, source []byte) mark {
-	b := fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.DropPort, s.Queues, outcomeNames, c.reasons, p.Registers)
+	b := fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.Processors, s.DropPort, s.Queues, outcomeNames, c.reasons, p.Registers)
 	for i := range p.Tables { // another version may keep a table in another way
 		t := &p.Tables[i]
 		kind, _ := sortOf(t)
@@ -63,8 +63,9 @@ type heir struct {
 	byTable []*numbers
 }
 
-// numbers hands out the numbers of a table's entries in the kernel. An entry that goes on has its former number, so that both
-// programs count it in one place. There are twice as many as rows, because the program before has some until it ends. The row
+// numbers hands out the numbers of a table's entries in the kernel. An entry's number is given to another one after a grace period, so
+// that no frame counts for an entry that it has not met. An entry that goes on has its former number, so that both
+// programs count it in one place. Then there are twice as many as rows, because the program before has some until it ends. The row
 // number behind the last one is the default entry's.
 type numbers struct {
 	rest *rest
@@ -78,8 +79,11 @@ type numbers struct {
 
 // numbersOf is the number of places for the counts and hits of a table's entries.
 func numbersOf(t *ir.Table, outlives bool) int {
-	if outlives && t.Counters {
+	switch {
+	case outlives && t.Counters:
 		return 2*max(1, t.Size) + 1
+	case t.Counters:
+		return max(1, t.Size) + min(t.Size, 1024) + begins + 1
 	}
 	return t.Size + 1
 }
@@ -314,11 +318,11 @@ func nameOf(t *ir.Table, r *ir.Row, row uint32) string {
 // addNumbers makes the numbers of a table's entries.
 func (x *Executor) addNumbers(table int) {
 	t := &x.tree.Tables[table]
-	if !x.outlives || !t.Counters {
+	if !t.Counters {
 		x.byTable = append(x.byTable, nil)
 		return
 	}
-	n := &numbers{rest: x.graces.rest(numbersOf(t, true)), size: uint32(t.Size), of: make([]uint32, max(1, t.Size))}
+	n := &numbers{rest: x.graces.rest(numbersOf(t, x.outlives)), size: uint32(t.Size), of: make([]uint32, max(1, t.Size))}
 	x.byTable = append(x.byTable, n)
 	if x.old == nil {
 		return
