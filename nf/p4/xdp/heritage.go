@@ -396,7 +396,7 @@ func (x *heir) settle() {
 func (x *Executor) leaveNumber(table int, row uint32) {
 	n := x.byTable[table]
 	switch {
-	case n == nil || n.of[row] == 0:
+	case n == nil || int(row) >= len(n.of) || n.of[row] == 0:
 		return
 	case n.inherited[n.of[row]-1]:
 		n.held = append(n.held, n.of[row]-1)

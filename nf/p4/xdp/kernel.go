@@ -411,6 +411,9 @@ func (k *kernel) Look(now clock.Time) {
 	if k.run != nil {
 		k.run.x.Now(now.Sub(k.sw.Config().Start))
 		k.wait(now)
+		if !k.waits.on {
+			again(k.run.x, now)
+		}
 	}
 	b := k.ready.Swap(nil)
 	if b == nil || b.turn != k.turn.Load() {
@@ -622,8 +625,8 @@ func (k *kernel) Report() any {
 	if n := r.Finished + r.Given; n > 0 {
 		r.Share = float64(r.Finished) / float64(n)
 	}
-	if s := k.run.x.Stopped(); len(s) > 0 {
-		r.Stopped = maps.Clone(s)
+	if s := shownStops(k.run.x); len(s) > 0 {
+		r.Stopped = s
 	}
 	return r
 }
