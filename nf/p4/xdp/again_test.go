@@ -135,10 +135,22 @@ func TestStoppedMany(t *testing.T) {
 		s.insert(s.entry(uint64(n)<<4, 0xfff0, int32(100+n)))
 	}
 	s.delete(all[4])
-	s.at++
-	again(s.x, s.at)
-	for s.pass(1000); s.x.tables[0].out.missing == many; s.pass(5) {
-		if s.at > clock.Time(3e9) {
+	wait, release := s.x.graces.wait, make(chan struct{})
+	s.x.graces.wait = func() error {
+		select {
+		case <-release:
+		case <-time.After(10 * time.Second):
+			t.Error("the app's frames wait for a grace period")
+		}
+		return wait()
+	}
+	for range 3 {
+		again(s.x, s.at)
+		s.at += clock.Time(1e9)
+	}
+	close(release)
+	for s.pass(5); s.x.tables[0].out.missing == many; s.pass(5) {
+		if s.at > clock.Time(9e9) {
 			t.Fatal("nothing comes to the kernel")
 		}
 	}
