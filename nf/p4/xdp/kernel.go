@@ -218,6 +218,13 @@ func (s *surveyed) leave(k *kernel, stay []*afxdp.Port) {
 	}
 }
 
+// rest frees interfaces that the process before had, too, which was killed, if its program is gone from those of s.
+func (s *surveyed) rest() {
+	if s != nil && len(s.from) > 0 {
+		go func(p *afxdp.Port) { _ = afxdp.FreeRest(p) }(s.from[0])
+	}
+}
+
 // goesOn reports whether the program of a process that was killed runs frames of the interfaces.
 func (s *surveyed) goesOn() bool {
 	return s != nil && slices.ContainsFunc(s.from, func(p *afxdp.Port) bool { left, _ := p.Left(); return left != nil })
@@ -419,6 +426,7 @@ func (k *kernel) Look(now clock.Time) {
 	if b == nil || b.turn != k.turn.Load() {
 		return
 	}
+	defer k.ports.rest()
 	if b.err != nil {
 		if run := k.run; run != nil { // it could not be attached
 			k.waits = succession{} // the program before is gone, too, and its counts are this one's
@@ -533,6 +541,7 @@ func (k *kernel) Leave() {
 func (k *kernel) Left() {
 	if k.left != nil {
 		k.left.leave(k, nil)
+		k.left.rest()
 	}
 }
 
