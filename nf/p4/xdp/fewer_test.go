@@ -195,3 +195,49 @@ func TestHeadlessFewerFailed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestHeadlessVersion: a program that another version of quillon has left goes on until the next process has entries, which then begins with counts of its own. The one
+// behind that has them.
+func TestHeadlessVersion(t *testing.T) {
+	h := newHouse(t)
+	args := func(layout string) graph.Args {
+		return graph.Args{"exec": "xdp", "fail": "headless", "layout": layout}
+	}
+	first := h.run(args(""))
+	first.entries()
+	first.forwards()
+	first.kill()
+	second := h.run(args("other"))
+	if s := second.say("report"); !s.Running.Headless || s.Running.Runs || s.Running.Why != whyVersion {
+		t.Errorf("before it has entries: %+v", s.Running)
+	}
+	const frames = 16000
+	done := h.flow(frames - 10)
+	time.Sleep(700 * time.Millisecond) // longer than a controller that has said all is waited for
+	if s := second.say("report"); s.Running.Runs {
+		t.Error("without entries it takes over")
+	}
+	second.entries()
+	h.until("it does not take over", func() bool { return second.say("report").Running.Runs })
+	<-done
+	h.all("with the next version")
+	n, twice := h.arrived()
+	s := second.say("report")
+	if n != frames || twice != 0 {
+		t.Errorf("%d of %d frames arrived, %d twice", n, frames, twice)
+	}
+	h.send(false)
+	h.until("it does not count from 0", func() bool { s = second.say("report"); return s.Rx > 0 })
+	if s.Rx >= h.sent.Load() || s.Rx != s.Hits {
+		t.Errorf("of %d frames the counter has %d, the entry %d", h.sent.Load(), s.Rx, s.Hits)
+	}
+	second.kill()
+	third := h.run(args("other"))
+	third.entries()
+	h.until("it does not take over", func() bool { return third.say("report").Running.Runs })
+	if now := third.say("report"); now.Rx != s.Rx || now.Hits != s.Hits {
+		t.Errorf("the third process has %d frames and %d, want %d", now.Rx, now.Hits, s.Rx)
+	}
+	third.stop()
+	h.clean("after a stop")
+}

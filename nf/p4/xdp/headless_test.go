@@ -60,7 +60,11 @@ func child(text string) error {
 	out := json.NewEncoder(os.Stdout)
 	spec := siteSpec("xdp")
 	withPorts(spec, args["ports"])
+	if args["layout"] != "" {
+		layoutVersion = 1 << 30
+	}
 	delete(args, "ports")
+	delete(args, "layout")
 	spec.Apps["sw"] = graph.AppSpec{Kind: "p4", Args: args}
 	x, err := open.Start(graph.Config{Spec: spec, Kinds: []graph.Kind{*Kind()}}, open.Config{Clock: clock.NewWall()})
 	if err != nil {

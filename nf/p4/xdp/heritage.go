@@ -19,18 +19,18 @@ import (
 // find the map of the interfaces' own programs empty, because the kernel empties it with the last process that has it
 // open: the program drops them and counts them (HeadlessDropped). The next Executor of the same P4 program shares the
 // maps of counts and registers, and has tables of its own. While both programs are loaded, each frame is run by one
-// of them, and counts in the same place.
+// of them, and counts in the same place. Of a program whose maps another version of this package has laid out nothing is shared.
 
 // layoutVersion changes when what a map holds means something else.
-const layoutVersion = 5
+var layoutVersion = 5 // tests change it
 
 // markName is the name of the map that says which P4 program it is.
 const markName = "p4_mark"
 
-type mark [sha256.Size]byte
+// mark has two numbers: one that is the same for programs that can share maps of counts and registers, and whose entries lie in the
+// same form in their maps, and one that is the same for programs of the same source, whatever version of this package has made them.
+type mark [2 * sha256.Size]byte
 
-// markOf returns a number that is the same for programs that can share maps of counts and registers, and whose entries
-// lie in the same form in their maps.
 func markOf(p *ir.Program, s *settings, c *compiled, source []byte) mark {
 	b := fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.Processors, s.DropPort, s.Queues, outcomeNames, c.reasons, p.Registers)
 	for i := range p.Tables { // another version may keep a table in another way
@@ -41,7 +41,8 @@ func markOf(p *ir.Program, s *settings, c *compiled, source []byte) mark {
 	for _, u := range usesOf(p) {
 		b = fmt.Appendln(b, u.of.ValueSet, u.shape)
 	}
-	return sha256.Sum256(b)
+	all, from := sha256.Sum256(b), sha256.Sum256(source)
+	return mark(slices.Concat(all[:], from[:]))
 }
 
 // sign binds the mark to a program.
@@ -91,6 +92,8 @@ func numbersOf(t *ir.Table, outlives bool) int {
 // heritage is what a program of a process that was killed has left to an Executor.
 type heritage struct {
 	maps map[string]*ebpf.Map // the caller's; valid during New
+	// foreign: another version of this package has made the maps. There is nothing else then.
+	foreign bool
 	// By table:
 	rows     []map[string]uint32 // the numbers of the entries, by nameOf
 	full     []bool
@@ -99,7 +102,7 @@ type heritage struct {
 	members  []bool // value sets that have members
 }
 
-// inherit looks at the maps of a program. It returns nil if they are not those of the same program.
+// inherit looks at the maps of a program. It returns nil if they are not those of a program of the same source.
 func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 	h := &heritage{maps: map[string]*ebpf.Map{}}
 	for _, x := range maps {
@@ -107,8 +110,11 @@ func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 			h.maps[i.Name] = x
 		}
 	}
-	if is := h.value(markName, -1); is == nil || !bytes.Equal(is.mem, m[:]) {
+	switch is := h.value(markName, -1); {
+	case is == nil || len(is.mem) != len(m) || !bytes.Equal(is.mem[sha256.Size:], m[sha256.Size:]):
 		return nil
+	case !bytes.Equal(is.mem, m[:]):
+		return &heritage{foreign: true, rows: make([]map[string]uint32, len(p.Tables))}
 	}
 	defaults := h.value("p4_defaults", -1)
 	if groups := h.value("p4_multicast", -1); groups != nil {
@@ -422,11 +428,14 @@ func (x *Executor) cell(table, row int) (at int, there bool) {
 }
 
 // Inherits reports whether the Executor goes on with what another process's program has left (Options.Left).
-func (x *heir) Inherits() bool { return x.old != nil }
+func (x *heir) Inherits() bool { return x.old != nil && !x.old.foreign }
 
 // lacks reports whether a table, a multicast group or a value set of x is empty that is not in the program before, or a default entry is
-// another one.
+// another one. What a foreign program has is not known: then x lacks something as long as it has a table without entries.
 func (h *heritage) lacks(x *Executor) bool {
+	if h.foreign {
+		return anyTable(x, tableEmpty)
+	}
 	for n, s := range x.vsets {
 		if h.members[n] && s.empty {
 			return true
@@ -441,6 +450,16 @@ func (h *heritage) lacks(x *Executor) bool {
 		case h.full[i] && looks(x, i) == tableEmpty:
 			return true
 		case h.defaults[i] != nil && !bytes.Equal(h.defaults[i], currentDefault(x.defaults, t.place, &x.tree.Tables[i], func(profile int) *profileMaps { return x.profiles.profiles[profile] })):
+			return true
+		}
+	}
+	return false
+}
+
+// anyTable reports whether frames look for entries of a table in this way.
+func anyTable(x *Executor, way uint64) bool {
+	for i, t := range x.tables {
+		if !t.skip && t.kind != keyless && looks(x, i) == way {
 			return true
 		}
 	}

@@ -345,7 +345,7 @@ func (j *job) make() (*running, error) {
 	if err != nil {
 		return nil, oneLine(err)
 	}
-	return &running{x: x, ports: j.ports.from, to: j.ports.to, stays: j.fail == p4.FailHeadless, waits: x.Inherits()}, nil
+	return &running{x: x, ports: j.ports.from, to: j.ports.to, stays: j.fail == p4.FailHeadless, waits: x.old != nil}, nil
 }
 
 // oneLine returns the first line of an error; the verifier's errors have many.
@@ -449,11 +449,18 @@ func (k *kernel) Look(now clock.Time) {
 	k.run.x.Begin(k.sw, now)
 	if b.run.waits {
 		k.waits, k.why = succession{on: true, any: !b.first, changes: k.run.x.changes, since: now, first: now}, whyHeadless
+		if k.run.x.old.foreign {
+			k.waits.any = k.waits.any || anyTable(k.run.x, tableFull) || !anyTable(k.run.x, tableEmpty)
+			k.why = whyVersion
+		}
 		k.wait(now)
 	}
 }
 
 const whyHeadless = "the program of a process that has died goes on with the entries that it had, until this process has some of its own"
+
+// whyVersion is whyHeadless of a program that another version of quillon has made.
+const whyVersion = whyHeadless + "; another version of quillon has left it, so its counts and registers end with it"
 
 // succession is what a program waits for that is to take the place of one that a process which was killed has left.
 type succession struct {
