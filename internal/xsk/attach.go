@@ -79,12 +79,25 @@ func AttachedTo(ifindex int) (*Attached, error) {
 	if err != nil {
 		return nil, errors.Join(err, prog.Close())
 	}
-	a := &Attached{Prog: prog, Name: info.Name, ID: x.ProgId, ifindex: ifindex}
+	return &Attached{Prog: prog, Name: info.Name, ID: x.ProgId, Mode: modeOf(x), ifindex: ifindex}, nil
+}
+
+func modeOf(x *netlink.LinkXdp) Mode {
 	const attachedSKB = 2 // XDP_ATTACHED_SKB
 	if x.AttachMode == attachedSKB {
-		a.Mode = Generic
+		return Generic
 	}
-	return a, nil
+	return Native
+}
+
+// At returns a for another interface, or nil if that has another program. It takes fewer rights than AttachedTo. The program is not
+// to be closed twice.
+func (a *Attached) At(l netlink.Link) *Attached {
+	x := l.Attrs().Xdp
+	if x == nil || !x.Attached || x.ProgId != a.ID {
+		return nil
+	}
+	return &Attached{Prog: a.Prog, Name: a.Name, ID: a.ID, Mode: modeOf(x), ifindex: l.Attrs().Index}
 }
 
 // State opens the interface's state map. It is an error if the program is not one of this package.

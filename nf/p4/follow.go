@@ -139,6 +139,13 @@ func (s *common) tellRow(t *table, e uint32) {
 	}
 }
 
+// TellRow tells the follower of a Switch once more of an entry, by the number of its table in the program and by its row, if it is there.
+func TellRow(s *Switch, table int, row uint32) {
+	if t := s.tables[table]; int(row) < len(t.rows) && t.rows[row].live {
+		s.tellRow(t, row)
+	}
+}
+
 // tellGone tells the follower that an entry is being deleted.
 func (s *common) tellGone(t *table, e uint32) {
 	if s.follow != nil {

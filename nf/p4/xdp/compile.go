@@ -59,7 +59,9 @@ type settings struct {
 	DropPort uint32
 	Queues   int
 	Indices  int // interface indices are below it
-	Seed     uint64
+	// Processors is the number of processors that there may be.
+	Processors int
+	Seed       uint64
 	// Outlives says that the program may be there when the process has died. Owner is what the process stores in the
 	// word of the registers while it has them; the program stores 1.
 	Outlives bool

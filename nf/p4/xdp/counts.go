@@ -2,9 +2,9 @@ package xdp
 
 import (
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/quillon/quillon/nf/p4/internal/ir"
@@ -12,20 +12,23 @@ import (
 
 // Counts are memory of the program and the process: a row for each processor, which that processor alone writes. A row has 8 bytes for each outcome of a frame, and 16
 // for each cell of a counter and for each number of an entry of a table that counts: packets and bytes. A map per processor of the kernel would need a call for each
-// count, and a look at where the cell lies.
+// count, and a look at where the cell lies. The last row is the process's: what all processors had counted in a cell when the cell was last reset. A 0 that the process
+// stores in a processor's row would be overwritten by a frame that has loaded the word and not yet stored it. If the rows of all processors are too long for the kernel,
+// several processors have one, and count by atomic additions.
 
 // countPlaces says where the counts lie in a row, in bytes. 0: the object has none.
 type countPlaces struct {
 	counters, direct []int // by counter, and by table
 	row              int   // bytes
-	processors       int
+	rows             int   // beside the process's
+	shared           bool  // there are fewer than processors; their number is a power of two
 }
 
 // maxCounts is the most memory of counts that the kernel lets a program address, in bytes.
 const maxCounts = 1<<29 - 1<<16
 
-// placeCounts lays the counts of a program out.
-func placeCounts(p *ir.Program, outlives bool, reasons int) (c countPlaces, err error) {
+// placeCounts lays the counts of a program out, in at most so many bytes.
+func placeCounts(p *ir.Program, processors, most int, outlives bool, reasons int) (c countPlaces, err error) {
 	c.row = 16 * ((firstReason + reasons + 2) / 2)
 	take := func(cells int, there bool) (at int) {
 		if there {
@@ -43,14 +46,18 @@ func placeCounts(p *ir.Program, outlives bool, reasons int) (c countPlaces, err 
 		c.direct = append(c.direct, take(numbersOf(t, outlives), t.Counters && why == ""))
 	}
 	c.row = (c.row + 127) / 128 * 128 // processors share no line of the cache, nor two that are fetched together
-	if c.processors, err = ebpf.PossibleCPU(); err != nil {
-		return c, fmt.Errorf("how many processors there may be: %w", err)
+	c.rows = processors
+	if fit := most/c.row - 1; fit < processors {
+		c.rows, c.shared = 1<<(bits.Len(uint(max(1, fit)))-1), true
 	}
-	if c.row*c.processors > maxCounts {
-		return c, fmt.Errorf("the counters of %d processors take %d MiB, more than the kernel lets a program use", c.processors, c.row*c.processors>>20)
+	if c.size() > most {
+		return c, fmt.Errorf("its counters take %d MiB, more than the kernel lets a program use", c.size()>>20)
 	}
 	return c, nil
 }
+
+// size is the length of all rows in bytes.
+func (c *countPlaces) size() int { return c.row * (c.rows + 1) }
 
 // tallies are the counts of an Executor.
 type tallies struct {
@@ -59,39 +66,39 @@ type tallies struct {
 	others bool // they are those of another process's program, which goes on
 }
 
-// word is a pointer to a word of a processor's row.
-func (c *tallies) word(processor, at int) *uint64 { return c.mem.word((processor*c.row + at) / 8) }
+// word is a pointer to a word of a row.
+func (c *tallies) word(row, at int) *uint64 { return c.mem.word((row*c.row + at) / 8) }
 
-// sum returns what all processors have counted in a cell of an object; place 0 is that of none.
+// sum returns what all processors have counted in a cell of an object since its last reset; place 0 is that of none.
 func (c *tallies) sum(place, cell int) (n ir.Count) {
 	if place == 0 || c.others {
 		return n
 	}
-	for i := range c.processors {
-		n.Packets += atomic.LoadUint64(c.word(i, place+16*cell))
-		n.Bytes += atomic.LoadUint64(c.word(i, place+16*cell+8))
+	return ir.Count{Packets: c.since(place + 16*cell), Bytes: c.since(place + 16*cell + 8)}
+}
+
+func (c *tallies) since(at int) uint64 { return c.total(at) - atomic.LoadUint64(c.word(c.rows, at)) }
+
+// total is the sum of a word of all processors.
+func (c *tallies) total(at int) (n uint64) {
+	for i := range c.rows {
+		n += atomic.LoadUint64(c.word(i, at))
 	}
 	return n
 }
 
-// reset sets a cell to 0. Counts of frames that run at the same time may be lost.
+// reset has a cell count from 0. A frame that is being counted at that time may count with its packet, its bytes, both or none.
 func (c *tallies) reset(place, cell int) {
 	if place == 0 || c.others {
 		return
 	}
-	for i := range c.processors {
-		atomic.StoreUint64(c.word(i, place+16*cell), 0)
-		atomic.StoreUint64(c.word(i, place+16*cell+8), 0)
+	for _, at := range []int{place + 16*cell, place + 16*cell + 8} {
+		atomic.StoreUint64(c.word(c.rows, at), c.total(at))
 	}
 }
 
 // frames returns how many frames had an outcome.
-func (c *tallies) frames(outcome int) (n uint64) {
-	for i := range c.processors {
-		n += atomic.LoadUint64(c.word(i, 8*outcome))
-	}
-	return n
-}
+func (c *tallies) frames(outcome int) uint64 { return c.total(8 * outcome) }
 
 // rCounts is the processor's row, at the end of the program.
 const rCounts = asm.R9
@@ -103,7 +110,11 @@ type marked struct{ at, place, cells int }
 // row leaves the processor's row in rCounts, or jumps to none. It changes R0 to R5.
 func (g *gen) row(none string) {
 	g.add(asm.FnGetSmpProcessorId.Call())
-	g.whenImm(asm.JGE, asm.R0, g.maps.places.processors, none)
+	if p := &g.maps.places; p.shared {
+		g.calc(asm.And, asm.R0, p.rows-1)
+	} else {
+		g.whenImm(asm.JGE, asm.R0, p.rows, none)
+	}
 	g.calc(asm.Mul, asm.R0, g.maps.places.row)
 	g.address(rCounts, g.maps.counts)
 	g.with(asm.Add, rCounts, asm.R0)
@@ -124,19 +135,39 @@ func (g *gen) countCells() {
 			at = 0
 		}
 		g.plus(at, 1)
-		g.load(asm.R2, asm.R1, at+8, asm.DWord)
 		g.get(asm.R3, atArrived)
-		g.with(asm.Add, asm.R2, asm.R3)
-		g.keep(asm.R1, at+8, asm.R2, asm.DWord)
+		g.plusReg(at+8, asm.R3)
 		g.label(none)
 	}
 }
 
-// plus adds n to the word at an offset of R1. It need not be atomic, because each processor has counts of its own. It changes R2.
+// plus adds n to the word at an offset of R1. It changes R2.
 func (g *gen) plus(at, n int) {
+	if g.maps.places.shared {
+		g.calc(asm.Mov, asm.R2, n)
+		g.atomically(at, asm.R2)
+		return
+	}
 	g.load(asm.R2, asm.R1, at, asm.DWord)
 	g.calc(asm.Add, asm.R2, n)
 	g.keep(asm.R1, at, asm.R2, asm.DWord)
+}
+
+// plusReg adds r to the word at an offset of R1. It changes R2.
+func (g *gen) plusReg(at int, r asm.Register) {
+	if g.maps.places.shared {
+		g.atomically(at, r)
+		return
+	}
+	g.load(asm.R2, asm.R1, at, asm.DWord)
+	g.with(asm.Add, asm.R2, r)
+	g.keep(asm.R1, at, asm.R2, asm.DWord)
+}
+
+func (g *gen) atomically(at int, r asm.Register) {
+	add := atomicOf(asm.AddAtomic, asm.R1, r)
+	add.Offset = int16(at)
+	g.add(add)
 }
 
 // countOutcome adds n to the count of the frame's outcome. rCounts is the processor's row.

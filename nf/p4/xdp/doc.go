@@ -38,7 +38,7 @@
 // which the hash of the selector chooses a member, as in the engine (profile.go). Entries and default entries are changed one by one, so
 // that a frame sees either the old one or the new one (see follow.go). If not all entries of a table fit into
 // the kernel, because they have more masks or ranges, the engine runs all frames that come to the table,
-// until the Executor ends.
+// until they fit again (stopped.go).
 //
 // An entry that the kernel has hit counts as hit at the time when EntryIdle or ExpiredFrom asks for it. It may
 // therefore outlive its timeout by the time between two questions.

@@ -161,7 +161,8 @@ type Options struct {
 	// Source is the P4 program's file.
 	Source []byte
 
-	edit func(m descriptors, code asm.Instructions) asm.Instructions // of tests: changes the program; nil: nothing
+	edit   func(m descriptors, code asm.Instructions) asm.Instructions // of tests: changes the program; nil: nothing
+	counts int                                                         // of tests: the most memory of counts, in bytes; 0: maxCounts
 }
 
 // Source is an interface from which frames come.
@@ -189,6 +190,9 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		}
 	}()
 	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Indices: 2, Seed: seed(), Outlives: o.Outlives, Owner: uint32(seed())&(1<<30-1) | 1<<30}
+	if s.Processors, err = ebpf.PossibleCPU(); err != nil {
+		return nil, fmt.Errorf("how many processors there may be: %w", err)
+	}
 	x.owner, x.outlives = s.Owner, s.Outlives
 	if len(o.From) > slots {
 		return nil, fmt.Errorf("%d interfaces are more than %d", len(o.From), slots)
@@ -199,7 +203,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		}
 		s.Indices = max(s.Indices, f.Index+1)
 	}
-	c, err := compile(tree, s, dryMaps(tree))
+	c, err := compile(tree, s, dryMaps(tree, s))
 	if err != nil {
 		return nil, fmt.Errorf("the program cannot run in the kernel: %w", err)
 	}
@@ -208,7 +212,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 	}
 	mark := markOf(tree, s, &c, o.Source)
 	x.old = inherit(tree, mark, o.Left)
-	m, err := x.maps(s, &c)
+	m, err := x.maps(s, &c, o)
 	if err != nil {
 		return nil, err
 	}
@@ -386,7 +390,7 @@ func (x *Executor) Outcomes() ([]Outcome, error) {
 }
 
 // dryMaps returns descriptors that stand for maps that do not exist yet.
-func dryMaps(p *ir.Program) descriptors {
+func dryMaps(p *ir.Program, s *settings) descriptors {
 	ones := func(n int) []int {
 		l := make([]int, n)
 		for i := range l {
@@ -398,7 +402,7 @@ func dryMaps(p *ir.Program) descriptors {
 	m := descriptors{state: 1, in: 1, out: 1, devices: 1, own: 1, counts: 1, defaults: 1, crc: 1, turn: 1, clock: 1, multicast: 1, lists: 1, sets: 1, registers: ones(len(p.Registers)), tables: ones(n), slots: ones(n), masks: ones(n), hits: ones(n),
 		members: ones(len(p.Profiles)), actions: ones(len(p.Profiles)), groups: ones(len(p.Profiles)), blocks: ones(len(p.Profiles)), meters: ones(len(p.Meters)), entryMeters: ones(n), values: ones(len(p.ValueSets))}
 	m.defaultAt, _ = placeDefaults(p)
-	m.places, _ = placeCounts(p, false, 0) // an error comes again, with the maps
+	m.places, _ = placeCounts(p, s.Processors, maxCounts, s.Outlives, 0) // an error comes again, with the maps
 	return m
 }
 
@@ -443,7 +447,7 @@ func (x *Executor) newShared(name string, size int) (*shared, error) {
 }
 
 // maps makes the kernel's maps.
-func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
+func (x *Executor) maps(s *settings, c *compiled, o Options) (m descriptors, err error) {
 	made := func(to **ebpf.Map, spec ebpf.MapSpec) {
 		if err == nil {
 			*to, err = x.newMap(spec)
@@ -468,9 +472,9 @@ func (x *Executor) maps(s *settings, c *compiled) (m descriptors, err error) {
 	m.defaultAt, _ = placeDefaults(x.tree)
 	_, size := placeDefaults(x.tree)
 	if err == nil {
-		x.counts.countPlaces, err = placeCounts(x.tree, x.outlives, len(c.reasons)+1)
+		x.counts.countPlaces, err = placeCounts(x.tree, s.Processors, cmp.Or(o.counts, maxCounts), x.outlives, len(c.reasons)+1)
 	}
-	memory(&x.counts.mem, "p4_counts", x.counts.row*x.counts.processors)
+	memory(&x.counts.mem, "p4_counts", x.counts.size())
 	memory(&x.in, "p4_in", 4*s.Indices)
 	memory(&x.out, "p4_out", 4*devices)
 	memory(&x.defaults, "p4_defaults", size)

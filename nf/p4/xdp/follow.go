@@ -36,7 +36,8 @@ import (
 //   - Where a frame looks at several places for an entry (under several masks, or at several vectors), a generation tells it that
 //     entries came, went or changed meanwhile: else it might see the second of two changes and not the first. Then it goes to the engine.
 //     With masks the generation grows in front of each change, so that it grows between any two.
-//   - If an entry cannot be written (the map is full, or there are too many masks or ranges), one store stops the table, and frames that come to it go to the engine.
+//   - If an entry cannot be written (the map is full, or there are too many masks or ranges), one store stops the table, and frames that come to it go to the engine
+//     (stopped.go).
 
 // tableMaps holds the kernel's maps of a table.
 type tableMaps struct {
@@ -52,12 +53,19 @@ type tableMaps struct {
 	place    int              // of the default entry, in bytes
 	turned   bool             // the default entry was written since the last grace period
 	used     [maxMasks]int    // entries of each mask
-	was      [maxMasks]bool   // it was in use since the last grace period
 	mask     [maxMasks]string // as bytes
+	places   *rest            // of masks
 	sameness map[string][]ranked
-	live     []bool // rows that are in the kernel
-	n        int
+	rows     []uint8 // rowThere and rowMissing
+	n        int     // rows that are there
+	out      out
 }
+
+// What a table's maps have of a row.
+const (
+	rowThere   = 1 << iota // an entry
+	rowMissing             // not what the Switch has
+)
 
 // ranked is an entry among those with the same mask and masked key.
 type ranked struct {
@@ -90,7 +98,7 @@ func (x *Executor) addTable(i, place int, seed uint64) (err error) {
 		m.entries, err = x.newMap(ebpf.MapSpec{Name: "p4_entries", Type: ebpf.LPMTrie, KeySize: uint32(4 + all/8), ValueSize: uint32(entrySize(t)),
 			MaxEntries: uint32(max(1, t.Size)), Flags: unix.BPF_F_NO_PREALLOC})
 	case tuples:
-		m.sameness = map[string][]ranked{}
+		m.sameness, m.places = map[string][]ranked{}, x.graces.rest(maxMasks)
 		if m.masks, err = x.newShared("p4_masks", masksSize(t)); err == nil {
 			m.cuckoo, err = x.newCuckoo(t, t.KeyWords+1, seed)
 		}
@@ -124,14 +132,6 @@ func looks(x *Executor, table int) uint64 {
 func look(x *Executor, table int, where uint64) {
 	at := x.tables[table].place / 8
 	x.defaults.store(at, *x.defaults.word(at)&tablePlace|where)
-}
-
-// stop makes frames that come to a table go to the engine, until the Executor ends.
-func (x *Executor) stop(table int, why error) {
-	look(x, table, tableStopped)
-	if name := x.tree.Tables[table].Name; x.why[name] == "" {
-		x.why[name] = why.Error()
-	}
 }
 
 // Stopped returns, by table, why not all of its entries are in the kernel.
@@ -178,86 +178,92 @@ func trieKey(t *ir.Table, r *ir.Row) []byte {
 
 // Put implements ir.Follower.
 func (x *Executor) Put(table int, row uint32, r ir.Row) {
-	m, t := x.tables[table], &x.tree.Tables[table]
+	m := x.tables[table]
 	x.changes++
 	if m.skip {
 		return
 	}
-	if int(row) >= max(1, t.Size) { // a controller may have it hold more
-		x.stop(table, fmt.Errorf("it has more entries than the %d that the program says", t.Size))
-		return
+	if int(row) >= len(m.rows) {
+		m.rows = append(m.rows, make([]uint8, int(row)+1-len(m.rows))...)
 	}
-	rank := rankOf(&r, row)
-	number, err := x.numberOf(table, row, t, &r)
-	if err != nil {
+	if err := x.putRow(table, row, &r); err != nil {
+		m.miss(row)
 		x.stop(table, err)
 		return
 	}
-	runs, err := x.runs(t, &r)
+	m.found(row)
+	if m.n == 1 && looks(x, table) == tableEmpty {
+		look(x, table, tableFull)
+	}
+}
+
+// putRow puts an entry into the kernel, or leaves there what was.
+func (x *Executor) putRow(table int, row uint32, r *ir.Row) error {
+	m, t := x.tables[table], &x.tree.Tables[table]
+	if int(row) >= max(1, t.Size) { // a controller may have it hold more
+		return fmt.Errorf("it has more entries than the %d that the program says", t.Size)
+	}
+	rank := rankOf(r, row)
+	number, err := x.numberOf(table, row, t, r)
+	if err != nil {
+		return err
+	}
+	runs, err := x.runs(t, r)
 	v := value(t.DataWords, number, runs, rank, r.Data)
 	switch {
 	case err != nil:
 	case m.kind == direct:
 		err = m.cuckoo.put(r.Key, nativeWords(v))
 	case m.kind == stepped:
-		err = m.strides.put(prefixOf(t, &r), nativeWords(v))
+		err = m.strides.put(prefixOf(t, r), nativeWords(v))
 	case m.kind == trie:
-		err = m.entries.Put(trieKey(t, &r), v)
+		err = m.entries.Put(trieKey(t, r), v)
 	case m.kind == tuples:
-		err = x.putTuple(m, t, &r, rank, v)
+		err = m.putTuple(t, r, rank, v)
 	case m.kind == ranged:
-		err = m.vectors.putRow(t, &r, rank, nativeWords(v))
+		err = m.vectors.putRow(t, r, rank, nativeWords(v))
 	}
 	if err != nil {
-		x.stop(table, fmt.Errorf("an entry cannot be put into the kernel: %w", err))
-		return
+		return fmt.Errorf("an entry cannot be put into the kernel: %w", err)
 	}
-	if int(row) >= len(m.live) {
-		m.live = append(m.live, make([]bool, int(row)+1-len(m.live))...)
-	}
-	if m.live[row] {
-		return
-	}
-	m.live[row] = true
-	if m.n++; m.n == 1 && looks(x, table) == tableEmpty {
-		look(x, table, tableFull)
-	}
+	return nil
 }
 
 // Delete implements ir.Follower.
 func (x *Executor) Delete(table int, row uint32, r ir.Row) {
 	m, t := x.tables[table], &x.tree.Tables[table]
 	x.changes++
-	if m.skip || looks(x, table) == tableStopped || int(row) >= len(m.live) {
+	if m.skip || int(row) >= len(m.rows) {
 		return
 	}
-	if m.live[row] = false; m.n == 1 {
+	there := m.gone(row)
+	if there && m.n == 0 && looks(x, table) == tableFull {
 		look(x, table, tableEmpty)
 	}
-	m.n--
 	var err error
-	switch m.kind {
-	case direct:
+	switch {
+	case !there:
+	case m.kind == direct:
 		err = m.cuckoo.delete(r.Key)
-	case stepped:
+	case m.kind == stepped:
 		err = m.strides.delete(prefixOf(t, &r))
-	case trie:
+	case m.kind == trie:
 		err = m.entries.Delete(trieKey(t, &r))
-	case tuples:
-		err = x.deleteTuple(m, t, &r, rankOf(&r, row))
-	case ranged:
+	case m.kind == tuples:
+		err = m.deleteTuple(t, &r, rankOf(&r, row))
+	case m.kind == ranged:
 		err = m.vectors.deleteRow(rankOf(&r, row))
 	}
 	if err != nil {
-		x.stop(table, fmt.Errorf("an entry cannot be taken out of the kernel: %w", err))
+		x.end(table, fmt.Errorf("an entry cannot be taken out of the kernel: %w", err))
 	}
 	x.Hit(table, row)
 	x.leaveNumber(table, row)
 }
 
 // putTuple adds an entry first, and after it the mask that leads to it.
-func (x *Executor) putTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64, v []byte) error {
-	n, err := x.placeMask(m, t, r.Mask)
+func (m *tableMaps) putTuple(t *ir.Table, r *ir.Row, rank uint64, v []byte) error {
+	n, err := m.placeMask(t, r.Mask)
 	if err != nil {
 		return err
 	}
@@ -266,6 +272,12 @@ func (x *Executor) putTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64, v
 	i, there := slices.BinarySearchFunc(list, rank, func(a ranked, rank uint64) int { return cmp.Compare(a.rank, rank) })
 	if i == 0 { // else frames see nothing of it
 		nextGeneration(m.masks, masksGeneration(t))
+		if err := m.cuckoo.put(nativeWords([]byte(k)), nativeWords(v)); err != nil {
+			if m.used[n] == 0 {
+				m.places.back(uint32(n))
+			}
+			return err
+		}
 	}
 	if there {
 		list[i].value = v
@@ -274,43 +286,34 @@ func (x *Executor) putTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64, v
 		m.sameness[k] = list
 		m.used[n]++
 	}
-	if i == 0 {
-		if err := m.cuckoo.put(nativeWords([]byte(k)), nativeWords(v)); err != nil {
-			return err
-		}
-	}
 	m.masks.store(0, *m.masks.word(0)|1<<n)
 	return nil
 }
 
 // placeMask returns the place of a mask. A new mask is not in use yet.
-func (x *Executor) placeMask(m *tableMaps, t *ir.Table, mask []uint64) (int, error) {
-	want := string(native(nil, mask...))
-	free := -1
+func (m *tableMaps) placeMask(t *ir.Table, mask []uint64) (int, error) {
+	want, used := string(native(nil, mask...)), 0
 	for n := range maxMasks {
 		if m.used[n] > 0 && m.mask[n] == want {
 			return n, nil
 		}
-		if m.used[n] == 0 && (free < 0 || m.was[free] && !m.was[n]) {
-			free = n
-		}
+		used += min(1, m.used[n])
 	}
-	if free < 0 {
+	if used == maxMasks {
 		return 0, fmt.Errorf("the entries have more than %d different masks", maxMasks)
 	}
-	if m.was[free] {
-		if err := x.graces.now(); err != nil {
-			return 0, err
-		}
+	free, err := m.places.take()
+	if err != nil {
+		return 0, err
 	}
-	m.mask[free], m.was[free] = want, true
+	m.mask[free] = want
 	for w, v := range mask {
-		m.masks.store(1+free*t.KeyWords+w, v)
+		m.masks.store(1+int(free)*t.KeyWords+w, v)
 	}
-	return free, nil
+	return int(free), nil
 }
 
-func (x *Executor) deleteTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64) error {
+func (m *tableMaps) deleteTuple(t *ir.Table, r *ir.Row, rank uint64) error {
 	want := string(native(nil, r.Mask...))
 	for n := range maxMasks {
 		if m.used[n] == 0 || m.mask[n] != want {
@@ -331,6 +334,7 @@ func (x *Executor) deleteTuple(m *tableMaps, t *ir.Table, r *ir.Row, rank uint64
 		}
 		if m.used[n]--; m.used[n] == 0 {
 			m.masks.store(0, *m.masks.word(0)&^(1<<n))
+			m.places.leave(uint32(n))
 		}
 		switch {
 		case len(list) == 0:
@@ -360,9 +364,6 @@ func (x *Executor) passed() {
 		if m.strides != nil {
 			m.strides.stale = 0
 		}
-		for n := range maxMasks {
-			m.was[n] = m.used[n] > 0
-		}
 	}
 }
 
@@ -378,7 +379,7 @@ func (x *Executor) Default(table int, r ir.Row) {
 		err = x.graces.now()
 	}
 	if err != nil {
-		x.stop(table, err)
+		x.end(table, err)
 		return
 	}
 	m.turned = true

@@ -231,13 +231,13 @@ func TestHeritageReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &settings{DropPort: 511, Queues: 8, Indices: 2, Outlives: true}
-	with, err := compile(tree, s, dryMaps(tree))
+	s := &settings{DropPort: 511, Queues: 8, Indices: 2, Processors: 2, Outlives: true}
+	with, err := compile(tree, s, dryMaps(tree, s))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.NoCopies, s.Reasons = true, with.reasons
-	without, err := compile(tree, s, dryMaps(tree))
+	without, err := compile(tree, s, dryMaps(tree, s))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,6 +59,12 @@ func child(text string) error {
 	}
 	out := json.NewEncoder(os.Stdout)
 	spec := siteSpec("xdp")
+	withPorts(spec, args["ports"])
+	if args["layout"] != "" {
+		layoutVersion = 1 << 30
+	}
+	delete(args, "ports")
+	delete(args, "layout")
 	spec.Apps["sw"] = graph.AppSpec{Kind: "p4", Args: args}
 	x, err := open.Start(graph.Config{Spec: spec, Kinds: []graph.Kind{*Kind()}}, open.Config{Clock: clock.NewWall()})
 	if err != nil {
@@ -234,21 +240,25 @@ func newHouse(t *testing.T) *house {
 }
 
 // settings are the features of the far ends.
-func (h *house) settings() (all [2]map[string]ethtool.Feature) {
+func (h *house) settings() [2]map[string]ethtool.Feature {
 	h.Helper()
-	for i, name := range []string{"a0", "b0"} {
-		err := h.far[i].Do(func() error {
-			tool, err := ethtool.Open()
-			if err != nil {
-				return err
-			}
-			defer tool.Close()
-			all[i], err = tool.Features(name)
-			return err
-		})
+	return [2]map[string]ethtool.Feature{h.settingsOf(0, "a0"), h.settingsOf(1, "b0")}
+}
+
+// settingsOf are the features of an interface at a far end.
+func (h *house) settingsOf(far int, name string) (all map[string]ethtool.Feature) {
+	h.Helper()
+	err := h.far[far].Do(func() error {
+		tool, err := ethtool.Open()
 		if err != nil {
-			h.Fatal(err)
+			return err
 		}
+		defer tool.Close()
+		all, err = tool.Features(name)
+		return err
+	})
+	if err != nil {
+		h.Fatal(err)
 	}
 	return all
 }

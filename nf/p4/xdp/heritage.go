@@ -19,20 +19,20 @@ import (
 // find the map of the interfaces' own programs empty, because the kernel empties it with the last process that has it
 // open: the program drops them and counts them (HeadlessDropped). The next Executor of the same P4 program shares the
 // maps of counts and registers, and has tables of its own. While both programs are loaded, each frame is run by one
-// of them, and counts in the same place.
+// of them, and counts in the same place. Of a program whose maps another version of this package has laid out nothing is shared.
 
 // layoutVersion changes when what a map holds means something else.
-const layoutVersion = 4
+var layoutVersion = 5 // tests change it
 
 // markName is the name of the map that says which P4 program it is.
 const markName = "p4_mark"
 
-type mark [sha256.Size]byte
+// mark has two numbers: one that is the same for programs that can share maps of counts and registers, and whose entries lie in the
+// same form in their maps, and one that is the same for programs of the same source, whatever version of this package has made them.
+type mark [2 * sha256.Size]byte
 
-// markOf returns a number that is the same for programs that can share maps of counts and registers, and whose entries
-// lie in the same form in their maps.
 func markOf(p *ir.Program, s *settings, c *compiled, source []byte) mark {
-	b := fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.DropPort, s.Queues, outcomeNames, c.reasons, p.Registers)
+	b := fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.Processors, s.DropPort, s.Queues, outcomeNames, c.reasons, p.Registers)
 	for i := range p.Tables { // another version may keep a table in another way
 		t := &p.Tables[i]
 		kind, _ := sortOf(t)
@@ -41,7 +41,8 @@ func markOf(p *ir.Program, s *settings, c *compiled, source []byte) mark {
 	for _, u := range usesOf(p) {
 		b = fmt.Appendln(b, u.of.ValueSet, u.shape)
 	}
-	return sha256.Sum256(b)
+	all, from := sha256.Sum256(b), sha256.Sum256(source)
+	return mark(slices.Concat(all[:], from[:]))
 }
 
 // sign binds the mark to a program.
@@ -63,8 +64,9 @@ type heir struct {
 	byTable []*numbers
 }
 
-// numbers hands out the numbers of a table's entries in the kernel. An entry that goes on has its former number, so that both
-// programs count it in one place. There are twice as many as rows, because the program before has some until it ends. The row
+// numbers hands out the numbers of a table's entries in the kernel. An entry's number is given to another one after a grace period, so
+// that no frame counts for an entry that it has not met. An entry that goes on has its former number, so that both
+// programs count it in one place. Then there are twice as many as rows, because the program before has some until it ends. The row
 // number behind the last one is the default entry's.
 type numbers struct {
 	rest *rest
@@ -78,8 +80,11 @@ type numbers struct {
 
 // numbersOf is the number of places for the counts and hits of a table's entries.
 func numbersOf(t *ir.Table, outlives bool) int {
-	if outlives && t.Counters {
+	switch {
+	case outlives && t.Counters:
 		return 2*max(1, t.Size) + 1
+	case t.Counters:
+		return max(1, t.Size) + min(t.Size, 1024) + begins + 1
 	}
 	return t.Size + 1
 }
@@ -87,6 +92,8 @@ func numbersOf(t *ir.Table, outlives bool) int {
 // heritage is what a program of a process that was killed has left to an Executor.
 type heritage struct {
 	maps map[string]*ebpf.Map // the caller's; valid during New
+	// foreign: another version of this package has made the maps. There is nothing else then.
+	foreign bool
 	// By table:
 	rows     []map[string]uint32 // the numbers of the entries, by nameOf
 	full     []bool
@@ -95,7 +102,7 @@ type heritage struct {
 	members  []bool // value sets that have members
 }
 
-// inherit looks at the maps of a program. It returns nil if they are not those of the same program.
+// inherit looks at the maps of a program. It returns nil if they are not those of a program of the same source.
 func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 	h := &heritage{maps: map[string]*ebpf.Map{}}
 	for _, x := range maps {
@@ -103,8 +110,11 @@ func inherit(p *ir.Program, m mark, maps []*ebpf.Map) *heritage {
 			h.maps[i.Name] = x
 		}
 	}
-	if is := h.value(markName, -1); is == nil || !bytes.Equal(is.mem, m[:]) {
+	switch is := h.value(markName, -1); {
+	case is == nil || len(is.mem) != len(m) || !bytes.Equal(is.mem[sha256.Size:], m[sha256.Size:]):
 		return nil
+	case !bytes.Equal(is.mem, m[:]):
+		return &heritage{foreign: true, rows: make([]map[string]uint32, len(p.Tables))}
 	}
 	defaults := h.value("p4_defaults", -1)
 	if groups := h.value("p4_multicast", -1); groups != nil {
@@ -314,11 +324,11 @@ func nameOf(t *ir.Table, r *ir.Row, row uint32) string {
 // addNumbers makes the numbers of a table's entries.
 func (x *Executor) addNumbers(table int) {
 	t := &x.tree.Tables[table]
-	if !x.outlives || !t.Counters {
+	if !t.Counters {
 		x.byTable = append(x.byTable, nil)
 		return
 	}
-	n := &numbers{rest: x.graces.rest(numbersOf(t, true)), size: uint32(t.Size), of: make([]uint32, max(1, t.Size))}
+	n := &numbers{rest: x.graces.rest(numbersOf(t, x.outlives)), size: uint32(t.Size), of: make([]uint32, max(1, t.Size))}
 	x.byTable = append(x.byTable, n)
 	if x.old == nil {
 		return
@@ -392,7 +402,7 @@ func (x *heir) settle() {
 func (x *Executor) leaveNumber(table int, row uint32) {
 	n := x.byTable[table]
 	switch {
-	case n == nil || n.of[row] == 0:
+	case n == nil || int(row) >= len(n.of) || n.of[row] == 0:
 		return
 	case n.inherited[n.of[row]-1]:
 		n.held = append(n.held, n.of[row]-1)
@@ -418,11 +428,14 @@ func (x *Executor) cell(table, row int) (at int, there bool) {
 }
 
 // Inherits reports whether the Executor goes on with what another process's program has left (Options.Left).
-func (x *heir) Inherits() bool { return x.old != nil }
+func (x *heir) Inherits() bool { return x.old != nil && !x.old.foreign }
 
 // lacks reports whether a table, a multicast group or a value set of x is empty that is not in the program before, or a default entry is
-// another one.
+// another one. What a foreign program has is not known: then x lacks something as long as it has a table without entries.
 func (h *heritage) lacks(x *Executor) bool {
+	if h.foreign {
+		return anyTable(x, tableEmpty)
+	}
 	for n, s := range x.vsets {
 		if h.members[n] && s.empty {
 			return true
@@ -437,6 +450,16 @@ func (h *heritage) lacks(x *Executor) bool {
 		case h.full[i] && looks(x, i) == tableEmpty:
 			return true
 		case h.defaults[i] != nil && !bytes.Equal(h.defaults[i], currentDefault(x.defaults, t.place, &x.tree.Tables[i], func(profile int) *profileMaps { return x.profiles.profiles[profile] })):
+			return true
+		}
+	}
+	return false
+}
+
+// anyTable reports whether frames look for entries of a table in this way.
+func anyTable(x *Executor, way uint64) bool {
+	for i, t := range x.tables {
+		if !t.skip && t.kind != keyless && looks(x, i) == way {
 			return true
 		}
 	}

@@ -218,6 +218,13 @@ func (s *surveyed) leave(k *kernel, stay []*afxdp.Port) {
 	}
 }
 
+// rest frees interfaces that the process before had, too, which was killed, if its program is gone from those of s.
+func (s *surveyed) rest() {
+	if s != nil && len(s.from) > 0 {
+		go func(p *afxdp.Port) { _ = afxdp.FreeRest(p) }(s.from[0])
+	}
+}
+
 // goesOn reports whether the program of a process that was killed runs frames of the interfaces.
 func (s *surveyed) goesOn() bool {
 	return s != nil && slices.ContainsFunc(s.from, func(p *afxdp.Port) bool { left, _ := p.Left(); return left != nil })
@@ -338,7 +345,7 @@ func (j *job) make() (*running, error) {
 	if err != nil {
 		return nil, oneLine(err)
 	}
-	return &running{x: x, ports: j.ports.from, to: j.ports.to, stays: j.fail == p4.FailHeadless, waits: x.Inherits()}, nil
+	return &running{x: x, ports: j.ports.from, to: j.ports.to, stays: j.fail == p4.FailHeadless, waits: x.old != nil}, nil
 }
 
 // oneLine returns the first line of an error; the verifier's errors have many.
@@ -411,11 +418,15 @@ func (k *kernel) Look(now clock.Time) {
 	if k.run != nil {
 		k.run.x.Now(now.Sub(k.sw.Config().Start))
 		k.wait(now)
+		if !k.waits.on {
+			again(k.run.x, now)
+		}
 	}
 	b := k.ready.Swap(nil)
 	if b == nil || b.turn != k.turn.Load() {
 		return
 	}
+	defer k.ports.rest()
 	if b.err != nil {
 		if run := k.run; run != nil { // it could not be attached
 			k.waits = succession{} // the program before is gone, too, and its counts are this one's
@@ -438,11 +449,18 @@ func (k *kernel) Look(now clock.Time) {
 	k.run.x.Begin(k.sw, now)
 	if b.run.waits {
 		k.waits, k.why = succession{on: true, any: !b.first, changes: k.run.x.changes, since: now, first: now}, whyHeadless
+		if k.run.x.old.foreign {
+			k.waits.any = k.waits.any || anyTable(k.run.x, tableFull) || !anyTable(k.run.x, tableEmpty)
+			k.why = whyVersion
+		}
 		k.wait(now)
 	}
 }
 
 const whyHeadless = "the program of a process that has died goes on with the entries that it had, until this process has some of its own"
+
+// whyVersion is whyHeadless of a program that another version of quillon has made.
+const whyVersion = whyHeadless + "; another version of quillon has left it, so its counts and registers end with it"
 
 // succession is what a program waits for that is to take the place of one that a process which was killed has left.
 type succession struct {
@@ -530,6 +548,7 @@ func (k *kernel) Leave() {
 func (k *kernel) Left() {
 	if k.left != nil {
 		k.left.leave(k, nil)
+		k.left.rest()
 	}
 }
 
@@ -622,8 +641,8 @@ func (k *kernel) Report() any {
 	if n := r.Finished + r.Given; n > 0 {
 		r.Share = float64(r.Finished) / float64(n)
 	}
-	if s := k.run.x.Stopped(); len(s) > 0 {
-		r.Stopped = maps.Clone(s)
+	if s := shownStops(k.run.x); len(s) > 0 {
+		r.Stopped = s
 	}
 	return r
 }

@@ -112,7 +112,7 @@ func (f *profiles) stopProfile(profile int, why error) {
 	x := f.x
 	for i := range x.tree.Tables {
 		if p := x.tree.Tables[i].Profile; p != nil && p.Index == profile && !x.tables[i].skip {
-			x.stop(i, fmt.Errorf("action profile %s: %w", p.Name, why))
+			x.end(i, fmt.Errorf("action profile %s: %w", p.Name, why))
 		}
 	}
 }

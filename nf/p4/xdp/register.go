@@ -211,5 +211,5 @@ func (x *Executor) Registers(group int) (cells []uint64, filled bool) {
 	if group >= len(x.registers) || x.registers[group] == nil {
 		return nil, false
 	}
-	return x.registers[group].words(), x.old != nil
+	return x.registers[group].words(), x.Inherits()
 }

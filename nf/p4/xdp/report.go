@@ -98,7 +98,8 @@ type Report struct {
 func Analyse(tree *ir.Program, c p4.Config) Report {
 	c.DropPort = cmp.Or(c.DropPort, 511)
 	c.Queues = cmp.Or(c.Queues, 8)
-	x, err := compile(tree, &settings{DropPort: c.DropPort, Queues: c.Queues, Indices: 2}, dryMaps(tree))
+	s := &settings{DropPort: c.DropPort, Queues: c.Queues, Indices: 2, Processors: 1}
+	x, err := compile(tree, s, dryMaps(tree, s))
 	if err != nil {
 		return Report{Why: err.Error()}
 	}

@@ -17,7 +17,8 @@ func TestStages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := compile(tree, &settings{DropPort: 511, Queues: 8, Indices: 2}, dryMaps(tree))
+		s := &settings{DropPort: 511, Queues: 8, Indices: 2, Processors: 2}
+		c, err := compile(tree, s, dryMaps(tree, s))
 		if err != nil {
 			t.Fatal(err)
 		}

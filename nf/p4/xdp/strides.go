@@ -134,6 +134,10 @@ func (s *strides) put(p prefix, value []uint64) error {
 	old, had := s.prefixes[p]
 	s.prefixes[p] = r
 	if err := s.show(p); err != nil {
+		if delete(s.prefixes, p); had {
+			s.prefixes[p] = old
+		}
+		s.recs.back(r)
 		return err
 	}
 	if had {

@@ -813,21 +813,27 @@ func unwire(name string) (err error) {
 	if err != nil {
 		return fmt.Errorf("interface %q: %w", name, err)
 	}
-	record, err := offload.RecordFile(l.Attrs().Index)
-	if err != nil {
-		return err
-	}
-	words, err := offload.ReadRecord(record)
-	if err != nil {
-		return err
-	}
 	a, err := xsk.AttachedTo(l.Attrs().Index)
-	if err != nil || a == nil && words == (offload.Record{}) {
+	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
 	if a != nil && a.Name != xsk.WireProgram && !outlived(a) {
 		return nil
+	}
+	return unload(l, a)
+}
+
+// unload takes a, which may be nil, off an interface and puts its settings back.
+func unload(l netlink.Link, a *xsk.Attached) error {
+	name := l.Attrs().Name
+	record, err := offload.RecordFile(l.Attrs().Index)
+	if err != nil {
+		return err
+	}
+	words, err := offload.ReadRecord(record)
+	if err != nil || a == nil && words == (offload.Record{}) {
+		return err
 	}
 	off, err := offload.Open(l)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"github.com/quillon/quillon/internal/xsk"
 	"github.com/quillon/quillon/internal/xsk/offload"
@@ -172,6 +173,59 @@ func (p *Port) Left() (prog *ebpf.Program, maps []*ebpf.Map) {
 		return nil, nil
 	}
 	return d.before.Prog, d.left
+}
+
+// FreeRest takes the program that a process which was killed left in front of the port's interface off the other interfaces of the
+// namespace that had it, too, and at which no process is, and puts their settings back. It does nothing as long as the port's own
+// interface has the program. It may take five seconds for each interface, and needs no more rights than a port.
+func FreeRest(p *Port) error {
+	d := p.dev
+	d.mu.Lock()
+	if !d.attached || d.before == nil || d.before.Name != StayProgram || d.link0 == nil && d.top == d.before.Prog {
+		d.mu.Unlock()
+		return nil
+	}
+	is, ns := *d.before, d.ns
+	var err error
+	is.Prog, err = is.Prog.Clone()
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	defer is.Close()
+	return offload.Within(ns, func() error {
+		links, err := netlink.LinkList()
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return err
+		}
+		var errs []error
+		for _, l := range links {
+			if is.At(l) != nil {
+				errs = append(errs, freeRest(l.Attrs().Name, &is))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// freeRest takes a program off an interface at which no process is.
+func freeRest(name string, is *xsk.Attached) error {
+	mine, err := claims(name)
+	if err != nil {
+		return err
+	}
+	defer dropClaims(mine)
+	if err := Unserved(name); err != nil {
+		return err
+	}
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if is = is.At(l); is == nil {
+		return nil
+	}
+	return unload(l, is)
 }
 
 // shown is the program that is attached by netlink.

@@ -164,6 +164,14 @@ func (o *Ports) Attach() error {
 		info.Notes = append(info.Notes, p.info[0].Notes...)
 		p.info = []afxdp.Info{info}
 	}
+	for _, p := range o.open {
+		if p.pair != nil || p.attach == nil {
+			continue
+		}
+		if q, ok := p.queues[0].(*afxdp.Port); ok {
+			go func() { _ = afxdp.FreeRest(q) }() // what stays is shown to who asks what was left
+		}
+	}
 	return nil
 }
 
