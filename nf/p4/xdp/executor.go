@@ -190,6 +190,9 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		}
 	}()
 	s := &settings{DropPort: cfg.DropPort, Queues: cfg.Queues, Indices: 2, Seed: seed(), Outlives: o.Outlives, Owner: uint32(seed())&(1<<30-1) | 1<<30}
+	if err = interleaves(); err != nil {
+		return nil, err
+	}
 	if s.Processors, err = ebpf.PossibleCPU(); err != nil {
 		return nil, fmt.Errorf("how many processors there may be: %w", err)
 	}

@@ -105,12 +105,15 @@ func (p *Port) Arrives(length int) error {
 		return port.ErrClosed
 	}
 	return offload.Within(d.ns, func() error {
-		if f, err := xsk.FeaturesOf(d.index); err != nil || f&xsk.CanTransmit == 0 {
-			return fmt.Errorf("frames that are redirected to %s are lost (on a veth: its other end needs gro on): %w", d.name, port.ErrNotSupported)
-		}
 		l, err := netlink.LinkByIndex(d.index)
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
+			return fmt.Errorf("interface %s is gone", d.name)
+		}
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", d.name, err)
+		}
+		if f, err := xsk.FeaturesOf(d.index); err != nil || f&xsk.CanTransmit == 0 {
+			return fmt.Errorf("frames that are redirected to %s are lost (on a veth: its other end needs gro on): %w", d.name, port.ErrNotSupported)
 		}
 		if mtu := l.Attrs().MTU; mtu+14 < length {
 			return fmt.Errorf("%s has an MTU of %d now, and had one of %d: %w", d.name, mtu, length-14, port.ErrNotSupported)
