@@ -189,6 +189,11 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 		why = n.ledger.adopt(now)
 	}
 	if why == nil {
+		for i := range n.flows {
+			if n.flows[i].synced {
+				n.endsAt(&n.flows[i], answersFrom(&n.rows[i]))
+			}
+		}
 		why = s.rebuild(n, now)
 	}
 	if why != nil { // all or none: their operations go over each other's connections
@@ -464,7 +469,7 @@ func (n *order) relink(c *flow, list []*op, now clock.Time) {
 		}
 		if f != c {
 			o.flags |= fGuest
-			n.keys.guest(o, 1)
+			n.nicOf(c).keys.guest(o, 1)
 			n.lends.add(n.index(c))
 		}
 		if !o.makeable() {

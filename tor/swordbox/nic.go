@@ -1,0 +1,101 @@
+package swordbox
+
+// A server with several addresses (servers=) may have several NICs. Each NIC numbers its queue pairs and its R_Keys by itself, so one
+// R_Key may mean other memory at another NIC, and one NIC may be silent while another one answers. The MAC addresses that
+// answers come from tell the NICs of such a server apart. Rights are those of one NIC, no operation goes over a connection of another
+// one, and no connection fails because another NIC answers. Words are common to all NICs: they are found by their addresses in memory.
+
+// mostNICs is the number of NICs of a server with several addresses. Connections to further ones are not followed.
+const mostNICs = 4
+
+// nic is what is known of one NIC of a server.
+type nic struct {
+	keys  keys
+	pulse pulse  // trip and asks are those of the first NIC, for all
+	mac   uint64 // address that its answers come from; 0: none yet
+}
+
+// nicOf returns the server's NIC that has the server's end of flow f.
+func (n *order) nicOf(f *flow) *nic {
+	if n.others == nil {
+		return &n.nic
+	}
+	return n.nicAt(n.sides[n.index(f)])
+}
+
+//go:noinline
+func (n *order) nicAt(side uint8) *nic {
+	if side == 0 {
+		return &n.nic
+	}
+	return &n.others[side-1]
+}
+
+// nicWith returns the server's NIC with a MAC address, or nil.
+func (n *order) nicWith(mac uint64) *nic {
+	if n.others == nil {
+		return &n.nic
+	}
+	for side := range uint8(mostNICs) {
+		if x := n.nicAt(side); x.mac == mac {
+			return x
+		}
+	}
+	return nil
+}
+
+// each calls do with each of the server's NICs.
+func (n *order) each(do func(*nic)) {
+	do(&n.nic)
+	for i := range n.others {
+		do(&n.others[i])
+	}
+}
+
+// isAlike reports whether what is believed of word v may be said of the memory that connection c reaches under the same R_Key. No
+// operation of the word is under way over the connection that it was last reached over.
+//
+//go:noinline
+func (n *order) isAlike(v *word, c *flow) bool {
+	return !n.words.believes(v) || v.lane == none || n.sides[v.lane] == n.sides[n.index(c)]
+}
+
+// endsAt notes that the server's end of flow f is at the NIC with a MAC address. It returns false if that is not known yet, or if there is
+// no place for a further NIC. What was believed of words that were reached over another connection with f's place becomes unknown.
+func (n *order) endsAt(f *flow, mac uint64) bool {
+	if n.others == nil {
+		return true
+	}
+	x := n.nicWith(mac)
+	if mac == 0 || x == nil {
+		if x = n.spareNIC(); mac == 0 || x == nil {
+			return false
+		}
+		x.mac = mac
+	}
+	for side := range uint8(mostNICs) {
+		if i := n.index(f); n.nicAt(side) == x && n.sides[i] != side {
+			n.sides[i] = side
+			n.words.doubtAll()
+		}
+	}
+	return true
+}
+
+// spareNIC returns a NIC that no followed connection ends at, of which nothing is known, or nil.
+func (n *order) spareNIC() *nic {
+	used := [mostNICs]bool{}
+	for i := range n.flows {
+		used[n.sides[i]] = used[n.sides[i]] || n.flows[i].synced
+	}
+	for side := range uint8(mostNICs) {
+		if x := n.nicAt(side); !used[side] {
+			for k := range x.keys.k {
+				x.keys.revoke(&x.keys.k[k])
+			}
+			x.pulse, x.mac = pulse{trip: x.pulse.trip, asks: x.pulse.asks}, 0
+			return x
+		}
+	}
+	return nil
+}
