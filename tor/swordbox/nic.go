@@ -1,5 +1,10 @@
 package swordbox
 
+import (
+	"net/netip"
+	"slices"
+)
+
 // A server with several addresses (servers=) may have several NICs. Each NIC numbers its queue pairs and its R_Keys by itself, so one
 // R_Key may mean other memory at another NIC, and one NIC may be silent while another one answers. The MAC addresses that
 // answers come from tell the NICs of such a server apart. Rights are those of one NIC, no operation goes over a connection of another
@@ -15,16 +20,37 @@ type nic struct {
 	mac   uint64 // address that its answers come from; 0: none yet
 }
 
+// nics are the NICs of a server.
+type nics struct {
+	nic            // the first
+	others []nic   // the others, of a server with several addresses
+	sides  []uint8 // beside the flows, where there are others: number of the NIC that has the server's end
+	r      *record
+	words  *words
+}
+
+// init makes room for the NICs of a server of cfg.
+func (n *nics) init(cfg *settings, r *record, w *words, patience func(*flow) uint64) {
+	n.r, n.words = r, w
+	n.keys.init(0, cfg.shared, patience)
+	if slices.ContainsFunc(cfg.servers, func(one []netip.Addr) bool { return len(one) > 1 }) {
+		n.others, n.sides = make([]nic, mostNICs-1), make([]uint8, cfg.conns)
+		for i := range n.others {
+			n.others[i].keys.init(uint32(i)+1, cfg.shared, patience)
+		}
+	}
+}
+
 // nicOf returns the server's NIC that has the server's end of flow f.
-func (n *order) nicOf(f *flow) *nic {
+func (n *nics) nicOf(f *flow) *nic {
 	if n.others == nil {
 		return &n.nic
 	}
-	return n.nicAt(n.sides[n.index(f)])
+	return n.nicAt(n.sides[n.r.index(f)])
 }
 
 //go:noinline
-func (n *order) nicAt(side uint8) *nic {
+func (n *nics) nicAt(side uint8) *nic {
 	if side == 0 {
 		return &n.nic
 	}
@@ -32,7 +58,7 @@ func (n *order) nicAt(side uint8) *nic {
 }
 
 // nicWith returns the server's NIC with a MAC address, or nil.
-func (n *order) nicWith(mac uint64) *nic {
+func (n *nics) nicWith(mac uint64) *nic {
 	if n.others == nil {
 		return &n.nic
 	}
@@ -45,7 +71,7 @@ func (n *order) nicWith(mac uint64) *nic {
 }
 
 // each calls do with each of the server's NICs.
-func (n *order) each(do func(*nic)) {
+func (n *nics) each(do func(*nic)) {
 	do(&n.nic)
 	for i := range n.others {
 		do(&n.others[i])
@@ -56,13 +82,13 @@ func (n *order) each(do func(*nic)) {
 // operation of the word is under way over the connection that it was last reached over.
 //
 //go:noinline
-func (n *order) isAlike(v *word, c *flow) bool {
-	return !n.words.believes(v) || v.lane == none || n.sides[v.lane] == n.sides[n.index(c)]
+func (n *nics) isAlike(v *word, c *flow) bool {
+	return !n.words.believes(v) || v.lane == none || n.sides[v.lane] == n.sides[n.r.index(c)]
 }
 
 // endsAt notes that the server's end of flow f is at the NIC with a MAC address. It returns false if that is not known yet, or if there is
 // no place for a further NIC. What was believed of words that were reached over another connection with f's place becomes unknown.
-func (n *order) endsAt(f *flow, mac uint64) bool {
+func (n *nics) endsAt(f *flow, mac uint64) bool {
 	if n.others == nil {
 		return true
 	}
@@ -74,7 +100,7 @@ func (n *order) endsAt(f *flow, mac uint64) bool {
 		x.mac = mac
 	}
 	for side := range uint8(mostNICs) {
-		if i := n.index(f); n.nicAt(side) == x && n.sides[i] != side {
+		if i := n.r.index(f); n.nicAt(side) == x && n.sides[i] != side {
 			n.sides[i] = side
 			n.words.doubtAll()
 		}
@@ -83,10 +109,10 @@ func (n *order) endsAt(f *flow, mac uint64) bool {
 }
 
 // spareNIC returns a NIC that no followed connection ends at, of which nothing is known, or nil.
-func (n *order) spareNIC() *nic {
+func (n *nics) spareNIC() *nic {
 	used := [mostNICs]bool{}
-	for i := range n.flows {
-		used[n.sides[i]] = used[n.sides[i]] || n.flows[i].synced
+	for i := range n.r.flows {
+		used[n.sides[i]] = used[n.sides[i]] || n.r.flows[i].synced
 	}
 	for side := range uint8(mostNICs) {
 		if x := n.nicAt(side); !used[side] {

@@ -1,7 +1,6 @@
 package swordbox
 
 import (
-	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -19,10 +18,8 @@ import (
 type order struct {
 	owner
 	record
-	words  words
-	nic            // the server's first
-	others []nic   // its others, if it has several addresses
-	sides  []uint8 // beside the flows, where there are others: number of the NIC that has the server's end
+	words words
+	nics
 	shelf  shelf
 	waits  waits
 	ledger ledger
@@ -40,13 +37,7 @@ func (n *order) init(place int, m *memory, cfg *settings, workers int) {
 	n.shelf = shelf{Shelf: hold.New[struct{}](cfg.hold, workers), of: make([]holding, cfg.conns), r: &n.record, by: &n.owner, seed: cfg.seed}
 	n.waits = newWaits(cfg.conns, &n.record, &n.words, &n.pulse, &n.owner)
 	n.ledger = ledger{records: m.recordsOf(place), mem: m, r: &n.record, by: &n.owner}
-	n.keys.init(0, cfg.shared, n.patience)
-	if slices.ContainsFunc(cfg.servers, func(one []netip.Addr) bool { return len(one) > 1 }) {
-		n.others, n.sides = make([]nic, mostNICs-1), make([]uint8, cfg.conns)
-		for i := range n.others {
-			n.others[i].keys.init(uint32(i)+1, cfg.shared, n.patience)
-		}
-	}
+	n.nics.init(cfg, &n.record, &n.words, n.patience)
 }
 
 // stuck reports whether no connection is left that can carry o, of flow fl. x is o's key, or nil if o may not go over

@@ -1,0 +1,71 @@
+package swordbox
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// A server has two addresses, each of a NIC of its own. The same R_Key means other memory at each, so neither a connection nor a word's
+// value of one NIC serves the other one's clients.
+func TestTwoNICs(t *testing.T) {
+	const va = 0x7008
+	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
+	r := newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2"})
+	mac := r.serverMAC
+	at := func(a netip.Addr) {
+		if r.server, r.serverMAC = a, mac; a == other {
+			r.serverMAC[5] = 2
+		}
+	}
+	at(first)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	at(other)
+	r.reach()
+	c, d := r.client().connect().proven(), r.client().connect().proven()
+	same(t, c.cas(va, 9, 9).Out["b"], c.made(hdr.CompareSwap, c.psn-1, atomicETH(va, testRKey, 9, 9), nil))
+	same(t, c.atomicAck(5).Out["a"], c.response(hdr.AtomicAck, c.psn-1, append(aeth(hdr.SynACK, c.smsn), 0, 0, 0, 0, 0, 0, 0, 5), nil))
+	c.msn++
+	// The clients of one NIC share.
+	r.Advance(time.Millisecond)
+	same(t, d.cas(va, 9, 9).Out["b"], d.moved(c, hdr.WriteOnly, c.spsn, reth(va, testRKey, 8), little(5)))
+	one(t, c.ack().Out["a"])
+	at(first)
+	r.Advance(time.Millisecond)
+	same(t, b.cas(va, 7, 7).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 7, 7), nil))
+}
+
+// The way to one NIC is interrupted for longer than giveup=, while the other one answers. No connection of the first one fails.
+func TestOneNICIsSilent(t *testing.T) {
+	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
+	r := newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "alive": "100ms"})
+	mac := r.serverMAC
+	at := func(a netip.Addr) {
+		if r.server, r.serverMAC = a, mac; a == other {
+			r.serverMAC[5] = 2
+		}
+	}
+	at(first)
+	a, b, e := r.join(), r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	e.learn(a, 0x7010, 7)
+	at(other)
+	c := r.client().connect().proven()
+	at(first)
+	one(t, b.cas(0x7000, 8, 8).Out["b"])
+	for range 100 {
+		at(first)
+		for _, f := range r.Advance(10 * time.Millisecond).Out["a"] {
+			t.Fatalf("a client of the silent NIC is told %s", text(f.Bytes))
+		}
+		at(other)
+		one(t, c.write(0x5000, 1).Out["b"])
+		one(t, c.ack().Out["a"])
+	}
+	at(first)
+	one(t, a.atomicAck(7).Out["a"])
+}
