@@ -46,10 +46,12 @@ func (n *nics) nicOf(f *flow) *nic {
 	if n.others == nil {
 		return &n.nic
 	}
-	return n.nicAt(n.sides[n.r.index(f)])
+	return n.nicBeyond(f)
 }
 
 //go:noinline
+func (n *nics) nicBeyond(f *flow) *nic { return n.nicAt(n.sides[n.r.index(f)]) }
+
 func (n *nics) nicAt(side uint8) *nic {
 	if side == 0 {
 		return &n.nic
