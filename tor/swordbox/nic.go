@@ -3,6 +3,8 @@ package swordbox
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
 )
 
 // A server with several addresses (servers=) may have several NICs. Each NIC numbers its queue pairs and its R_Keys by itself, so one
@@ -27,6 +29,7 @@ type nics struct {
 	sides  []uint8 // beside the flows, where there are others: number of the NIC that has the server's end
 	r      *record
 	words  *words
+	looked clock.Time // when spareNIC last looked at all connections
 }
 
 // init makes room for the NICs of a server of cfg.
@@ -90,13 +93,16 @@ func (n *nics) isAlike(v *word, c *flow) bool {
 
 // endsAt notes that the server's end of flow f is at the NIC with a MAC address. It returns false if that is not known yet, or if there is
 // no place for a further NIC. What was believed of words that were reached over another connection with f's place becomes unknown.
-func (n *nics) endsAt(f *flow, mac uint64) bool {
+func (n *nics) endsAt(f *flow, mac uint64, now clock.Time) bool {
 	if n.others == nil {
 		return true
 	}
+	if mac == 0 {
+		return false
+	}
 	x := n.nicWith(mac)
-	if mac == 0 || x == nil {
-		if x = n.spareNIC(); mac == 0 || x == nil {
+	if x == nil {
+		if x = n.spareNIC(now); x == nil {
 			return false
 		}
 		x.mac = mac
@@ -110,8 +116,15 @@ func (n *nics) endsAt(f *flow, mac uint64) bool {
 	return true
 }
 
-// spareNIC returns a NIC that no followed connection ends at, of which nothing is known, or nil.
-func (n *nics) spareNIC() *nic {
+// spareNIC returns a NIC that no followed connection ends at, of which nothing is known, or nil. It looks at all connections once in a tick at most.
+func (n *nics) spareNIC(now clock.Time) *nic {
+	if x := n.nicWith(0); x != nil {
+		return x
+	}
+	if n.looked != 0 && now.Sub(n.looked) < tick {
+		return nil
+	}
+	n.looked = now
 	used := [mostNICs]bool{}
 	for i := range n.r.flows {
 		used[n.sides[i]] = used[n.sides[i]] || n.r.flows[i].synced

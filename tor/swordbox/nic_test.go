@@ -7,6 +7,7 @@ import (
 
 	"github.com/quillon/quillon/nf/graph"
 	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
 )
 
 // A server has two addresses, each of a NIC of its own. The same R_Key means other memory at each, so neither a connection nor a word's
@@ -68,4 +69,38 @@ func TestOneNICIsSilent(t *testing.T) {
 	}
 	at(first)
 	one(t, a.atomicAck(7).Out["a"])
+}
+
+// A server of five NICs: connections of the fifth are not followed, and cross as they are, until nothing followed ends at another one.
+func TestFiveNICs(t *testing.T) {
+	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
+	r := newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "conns": "16"})
+	r.server = first
+	r.reach()
+	n := (*r.box().nodes.Load())[0]
+	var all []*party
+	for k := range 5 {
+		if k > 0 {
+			r.server = other
+			r.serverMAC[5] = byte(0x10 + k)
+		}
+		all = append(all, r.client().connect())
+		all[k].warm()
+		slot, _ := n.conns.Find(conn.AddrFrom(r.server), all[k].sqpn)
+		if followed := n.flows[slot].synced; followed != (k < mostNICs) {
+			t.Errorf("NIC %d: followed %v", k, followed)
+		}
+	}
+	last := all[4]
+	r.serverMAC[5] = 0x11
+	all[1].leave()
+	r.serverMAC[5] = 0x14
+	r.Advance(2 * time.Duration(tick))
+	last.warm()
+	last.warm()
+	last.warm()
+	slot, _ := n.conns.Find(conn.AddrFrom(other), last.sqpn)
+	if f := &n.flows[slot]; !f.synced || n.nicOf(f).mac != 0x020900000014 {
+		t.Errorf("followed %v at %x", f.synced, n.nicOf(f).mac)
+	}
 }

@@ -191,7 +191,7 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 	if why == nil {
 		for i := range n.flows {
 			if n.flows[i].synced {
-				n.endsAt(&n.flows[i], answersFrom(&n.rows[i]))
+				n.endsAt(&n.flows[i], answersFrom(&n.rows[i]), now)
 			}
 		}
 		why = s.rebuild(n, now)
