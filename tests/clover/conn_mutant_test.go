@@ -37,6 +37,8 @@ func connMutants() (all []mutant.Mutant) {
 		{"another worker's connection is found easily", "table.go", "owner != 0 && r.Owner != owner || ", "", "TestNotPlain"},
 		{"what tells the path MTU is found easily", "table.go", " || fl&(hdr.IsFirst|hdr.IsMiddle) != 0 && r.MTU == 0 && fl&hdr.IsResponse != 0 {", " {", "TestNotPlain"},
 		{"who is found easily was not heard", "table.go", "\t\tr.LastSeen = now\n\t\treturn k.slot()", "\t\treturn k.slot()", "TestPlain"},
+		{"who connects and sends nothing keeps a place", "room.go", "return learnt > Inferred && t.spare(now, unused, t.cfg.Yield) || ", "return ", "TestUnusedMakeRoom"},
+		{"who is answered makes room as one that sent nothing", "data.go", "\tt.useful(s)\n", "", "TestUnusedMakeRoom"},
 		// Which queue pairs belong together.
 		{"any answer that fits has found its client", "psn.go", "return r.matches >= enough && (", "return r.matches > 0 && (", "TestInference|TestEvidence|TestDoubts"},
 		{"who goes on asking is not waited for", "psn.go", "(t.cfg.Settle < 0 || r.asks >= enough)", "true", "TestPairingIsNeverWrong|TestDoubts"},
