@@ -55,7 +55,7 @@ func (s *Journals) Open(app string, slots int, arrange journal.Arrange) (journal
 			return nil, fmt.Errorf("--journal %s: it is %s's already: run %s as another instance", path, j.app, app)
 		}
 		// The app starts anew in a running graph, or the start is refused, and the app goes on as it was.
-		if err := j.grow(slots); err != nil {
+		if err := j.grows(slots, s.patience); err != nil {
 			return nil, fmt.Errorf("--journal %s: %w", path, bare(err))
 		}
 		return j, nil
@@ -101,7 +101,8 @@ type Journal struct {
 	end   chan struct{}
 	done  chan struct{} // closed behind the last write
 	why   atomic.Pointer[error]
-	sync  func() error // fdatasync
+	sync  func() error // fdatasync: with the file's length, where that has changed
+	grown chan error   // of the grow under way; nil: there is none
 }
 
 // journalSlot is a slot in memory. Its app stores, and the journal's goroutine reads: seq is odd while the app stores.
@@ -144,6 +145,26 @@ func (j *Journal) Slots() int {
 	return p.first + len(p.slots)
 }
 
+// grows is grow, but for a disk that does not answer for patience. What is under way then goes on, and the next call waits for it.
+func (j *Journal) grows(slots int, patience time.Duration) error {
+	over := time.After(patience)
+	for j.Slots() < slots {
+		if j.grown == nil {
+			j.grown = make(chan error, 1)
+			go func(done chan<- error) { done <- j.grow(slots) }(j.grown)
+		}
+		select {
+		case err := <-j.grown:
+			if j.grown = nil; err != nil {
+				return err
+			}
+		case <-over:
+			return fmt.Errorf("the disk has not written for %v: try again when it answers", patience)
+		}
+	}
+	return nil
+}
+
 // grow makes room for slots, while the journal is in use. What is on the disk stays where it is.
 func (j *Journal) grow(slots int) error {
 	n := j.Slots()
@@ -153,13 +174,13 @@ func (j *Journal) grow(slots int) error {
 	if _, err := j.f.WriteAt(make([]byte, (slots-n)*journalSlotB), int64(journalHead+n*journalSlotB)); err != nil {
 		return err
 	}
-	if err := j.f.Sync(); err != nil {
+	if err := j.sync(); err != nil {
 		return err
 	}
 	if _, err := j.f.WriteAt(j.head(slots), 0); err != nil { // what says so lies in one sector
 		return err
 	}
-	if err := j.f.Sync(); err != nil {
+	if err := j.sync(); err != nil {
 		return err
 	}
 	all := append(slices.Clone(*j.parts.Load()), newPart(n, slots-n))

@@ -16,6 +16,7 @@ import (
 type freed struct {
 	at        clock.Time
 	client    int
+	nic       int // the server's
 	near, far uint32
 	told      bool // by the connection manager
 }
@@ -29,7 +30,7 @@ func (p *play) free(q *queue, now clock.Time) {
 	}
 	// The server's end goes when the disconnect's datagrams have passed, and so does the client's where the server asked for it.
 	at := now.Add(2 * handshake)
-	p.freed = append(p.freed, freed{at, q.Client, e.client.QPN, e.server.QPN, p.managed(q)})
+	p.freed = append(p.freed, freed{at, q.Client, p.w.nic(q.Domain), e.client.QPN, e.server.QPN, p.managed(q)})
 	p.goes = append(p.goes, going{at, e.server})
 	if p.serverAsks {
 		p.goes = append(p.goes, going{at, e.client})
@@ -68,7 +69,7 @@ func (p *play) recycle(q *queue, l *Link, now clock.Time) {
 		if !may(f) {
 			continue
 		}
-		if l.FarQPN == 0 && f.far != 0 {
+		if l.FarQPN == 0 && f.far != 0 && f.nic == p.w.nic(q.Domain) {
 			l.FarQPN, f.far = f.far, 0
 			p.harm[q.number]++ // a late frame of the connection before may be far ahead
 		}
@@ -221,6 +222,7 @@ func (w *World) askNothing() {
 type fenced struct {
 	session  int // -1: all of the client's
 	client   int
+	nic      int // the server's
 	from, to clock.Time
 	entry    string
 	disk     [2]uint64 // as disk.shut
@@ -233,14 +235,14 @@ func (p *play) fence(e Event, now clock.Time) {
 	if p.box.inst == nil || !p.w.Front || q.qp == nil || !p.server.ip.Is4() {
 		return
 	}
-	f := fenced{session: q.number, client: q.Client, from: now, to: now.Add(e.For)}
-	m := p.machines[q.Client]
-	f.entry = fmt.Sprintf("%v-%v/%#x", m.ip, p.server.ip, q.far.QPN)
-	client, server := m.ip.As4(), p.server.ip.As4()
+	f := fenced{session: q.number, client: q.Client, nic: p.w.nic(q.Domain), from: now, to: now.Add(e.For)}
+	m, to := p.machines[q.Client], p.ends[q.end].ServerIP
+	f.entry = fmt.Sprintf("%v-%v/%#x", m.ip, to, q.far.QPN)
+	client, server := m.ip.As4(), to.As4()
 	f.disk = [2]uint64{binary.LittleEndian.Uint64(append(client[:], server[:]...)), uint64(q.far.QPN)}
 	if e.Value&1 == 1 {
 		f.disk[1] = 0
-		f.session, f.entry = -1, fmt.Sprintf("%v-%v", m.ip, p.server.ip)
+		f.session, f.entry = -1, fmt.Sprintf("%v-%v", m.ip, to)
 	}
 	p.fenced = append(p.fenced, f)
 	tellFence(p, now)
@@ -303,7 +305,7 @@ func (p judge) shutOut(r *record, timeout time.Duration) (n int) {
 }
 
 func (f *fenced) means(p judge, r *record) bool {
-	return f.session == r.queue || f.session < 0 && f.client == p.w.Queues[r.queue].Client
+	return f.session == r.queue || f.session < 0 && f.client == p.w.Queues[r.queue].Client && f.nic == p.w.nic(p.w.Queues[r.queue].Domain)
 }
 
 // shutAgain reports whether r's client was shut out when the box's machine was started anew, since the disk still named it then:

@@ -97,6 +97,8 @@ type Config struct {
 	// Wrap, if not nil, gives what stands between a machine's NIC and its cable,
 	// each time that the machine starts.
 	Wrap func(machine string, nic *rnic.NIC) host.Endpoint
+	// Second is the second NIC of the server's machine.
+	Second Second
 	// Tune, if not nil, may change what a machine's NIC is made with.
 	Tune func(machine string, c *rnic.Config)
 }
@@ -159,6 +161,7 @@ type Bed struct {
 	machines []*machine // of the clients, and those of guests behind them
 	server   *machine
 	nic      *rnic.NIC // the server's
+	second   *rnic.NIC // that of its second NIC; nil: there is none
 	pd       *rnic.PD
 	cq       *rnic.CQ
 	conns    []end // by session
@@ -243,11 +246,14 @@ func New(c Config) (*Bed, error) {
 	}
 	b.box = &box{bed: b, a: newSpread(boxOut, workersOfBox, c.Seed), b: newSpread(toServer, workersOfBox, c.Seed+1), memory: map[string][]byte{}, bound: map[port.QueuePair]bool{}, guard: port.NewGuard(nil), torn: map[string]*torn{}, rng: rand.New(rand.NewPCG(b.cfg.Seed, 0x746F726E))}
 	if c.Box != nil && c.Box.Journal > 0 {
-		b.box.disk = &disk{bed: b, takes: c.Box.Journal, journals: map[string]*sectors{}, lost: map[[2]uint32]bool{}, shut: map[[2]uint64]bool{}, rng: rand.New(rand.NewPCG(c.Seed, 0x6469736B))}
+		b.box.disk = &disk{bed: b, takes: c.Box.Journal, journals: map[string]*sectors{}, lost: map[lost]bool{}, shut: map[[2]uint64]bool{}, rng: rand.New(rand.NewPCG(c.Seed, 0x6469736B))}
 	}
 	b.bridge = host.NewBridge(ends...)
 	for i, m := range append(slices.Clone(b.machines), b.server) {
 		b.bridge.Fix(m.mac, i)
+	}
+	if c.Second != NoSecond {
+		b.bridge.Fix(b.twin().mac, len(b.machines))
 	}
 	workers = append(workers, b.bridge)
 	cable("in", out, boxIn)
@@ -318,7 +324,13 @@ func (b *Bed) startServer() error {
 	}
 	b.pd = b.nic.AllocPD()
 	b.cq = b.nic.CreateCQ(16)
-	m.node = host.NewNode(m.port, b.wrapped(m, b.nic), nil)
+	at := b.wrapped(m, b.nic)
+	if b.cfg.Second != NoSecond {
+		if at, err = b.both(at); err != nil {
+			return err
+		}
+	}
+	m.node = host.NewNode(m.port, at, nil)
 	return b.cfg.Serve(b.pd)
 }
 
@@ -368,6 +380,8 @@ type Link struct {
 	// NearQPN and FarQPN are the numbers of new queue pairs; 0: any.
 	NearQPN, FarQPN uint32
 	Sends           int // work requests that the server's send queue holds; 0 = 1
+	// NIC is that of the server's queue pair; nil: the first.
+	NIC *rnic.NIC
 }
 
 // All is every right that a queue pair can give, and None is none: LocalWrite
@@ -395,7 +409,7 @@ func (b *Bed) Connect(c *Client, session int, l Link) (*rnic.QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := l.far(b.nic)
+	r, err := l.far(l.NIC)
 	if err != nil {
 		return nil, err
 	}
@@ -404,18 +418,18 @@ func (b *Bed) Connect(c *Client, session int, l Link) (*rnic.QP, error) {
 		k.SQPSN = c.NIC.RandomPSN()
 	}
 	if k.RQPSN == 0 {
-		k.RQPSN = b.nic.RandomPSN()
+		k.RQPSN = l.NIC.RandomPSN()
 	}
-	m, s := b.machines[c.Number], b.server
+	m, s := b.machines[c.Number], l.NIC.Config()
 	x := Connection{
-		Session: session, Client: c.Number, ClientMAC: m.mac, ServerMAC: s.mac, ClientIP: m.ip, ServerIP: s.ip,
+		Session: session, Client: c.Number, ClientMAC: m.mac, ServerMAC: s.MAC, ClientIP: m.ip, ServerIP: s.IP,
 		ClientQPN: q.QPN, ServerQPN: r.QPN, ClientPSN: k.SQPSN, ServerPSN: k.RQPSN, MTU: k.PathMTU,
 	}
 	near := k
 	if l.ClientConn != nil {
 		near = *l.ClientConn
 	}
-	near.RemoteMAC, near.RemoteIP, near.DestQPN, near.SQPSN, near.RQPSN = s.mac, s.ip, r.QPN, x.ClientPSN, x.ServerPSN
+	near.RemoteMAC, near.RemoteIP, near.DestQPN, near.SQPSN, near.RQPSN = s.MAC, s.IP, r.QPN, x.ClientPSN, x.ServerPSN
 	if err := q.Connect(near); err != nil {
 		return nil, err
 	}
@@ -449,6 +463,9 @@ func (l *Link) far(nic *rnic.NIC) (*rnic.QP, error) {
 func (l Link) defaults(b *Bed) Link {
 	if l.PD == nil {
 		l.PD = b.pd
+	}
+	if l.NIC == nil {
+		l.NIC = b.nic
 	}
 	l.Access = cmp.Or(l.Access, All)
 	if l.Conn.PathMTU == 0 {

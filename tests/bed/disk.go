@@ -23,9 +23,8 @@ type disk struct {
 	journals map[string]*sectors
 	boot     int
 	rng      *rand.Rand
-	// lost are the connections that were on the disk when the machine was started anew: both queue pairs' numbers, the
-	// client's first.
-	lost map[[2]uint32]bool
+	// lost are the connections that were on the disk when the machine was started anew.
+	lost map[lost]bool
 	// shut are the fence's entries that were on the disk at such a time, in its words: client and server, then the queue pair.
 	shut map[[2]uint64]bool
 }
@@ -151,7 +150,7 @@ func (x *box) reboot() error {
 			if strings.HasPrefix(app, "fence/") {
 				d.shut[[2]uint64(e[:])] = true
 			} else {
-				d.lost[numbersOf(e)] = true
+				d.lost[lost{uint32(e[4]), uint32(e[4] >> 32), byte(e[3] >> 56)}] = true
 			}
 		}
 	}
@@ -164,9 +163,16 @@ func (x *box) reboot() error {
 	return nil
 }
 
-// numbersOf are the queue pairs' numbers of the connection that an entry of swordbox's names.
-func numbersOf(e journal.Entry) [2]uint32 {
-	return [2]uint32{uint32(e[4]), uint32(e[4] >> 32)}
+// lost is a connection that an entry of swordbox's names: both queue pairs' numbers, the client's first, and the last byte of
+// the server's address.
+type lost struct {
+	near, far uint32
+	nic       byte
+}
+
+func lostOf(c *Connection) lost {
+	b := c.ServerIP.As16()
+	return lost{c.ClientQPN, c.ServerQPN, b[15]}
 }
 
 // named checks that swordbox has no connection on record in memory that its journal does not name on the disk.

@@ -213,9 +213,9 @@ func (p judge) refused(r *record) bool {
 // was reports whether r's R_Key was valid, and whether it was not, at some moment
 // between r's post and its completion.
 func (p judge) was(r *record) (valid, invalid bool) {
-	for _, keys := range p.keys {
+	for i, keys := range p.keys {
 		for _, k := range keys {
-			if k.rkey != r.rkey || k.from > r.done {
+			if k.rkey != r.rkey || k.from > r.done || p.w.nic(p.w.Regions[i].Domain) != p.w.nic(p.w.Queues[r.queue].Domain) {
 				continue
 			}
 			// An invalidation is noticed a little later than it happens.
@@ -256,7 +256,7 @@ func (p judge) mayExhaust(q *Queue, r *record) string {
 // mourned reports whether the box's machine was started anew while r's connection was there, or one with its queue pairs' numbers, and its
 // journal named that one: the client is told of the loss, unless it gives up before.
 func (p judge) mourned(r *record) bool {
-	return p.box.disk != nil && r.end >= 0 && p.box.disk.lost[[2]uint32{p.ends[r.end].ClientQPN, p.ends[r.end].ServerQPN}] &&
+	return p.box.disk != nil && r.end >= 0 && p.box.disk.lost[lostOf(&p.ends[r.end])] &&
 		slices.ContainsFunc(p.reboots, func(at clock.Time) bool { return at <= r.done })
 }
 
@@ -281,17 +281,20 @@ func (p judge) silent(q *Queue, r *record) bool {
 		case x.queue != r.queue || x.life != r.life:
 			return false
 		case x.id < r.id:
-			return twice && x.Op == rnic.OpRead && x.status == rnic.Success && len(x.data) > 0 && p.revoked(x.rkey, r.done)
+			return twice && x.Op == rnic.OpRead && x.status == rnic.Success && len(x.data) > 0 && p.revoked(x, r.done)
 		}
 		return lossy && x.status != rnic.Success && (p.allows(q, x, AccessError) == "" || p.allows(q, x, InvalidRequest) == "")
 	})
 }
 
-// revoked reports whether an R_Key was taken away before some time.
-func (p judge) revoked(rkey uint32, before clock.Time) bool {
-	return slices.ContainsFunc(p.keys, func(keys []epoch) bool {
-		return slices.ContainsFunc(keys, func(k epoch) bool { return k.rkey == rkey && k.to <= before })
-	})
+// revoked reports whether r's R_Key was taken away before some time.
+func (p judge) revoked(r *record, before clock.Time) bool {
+	for i, keys := range p.keys {
+		if p.w.nic(p.w.Regions[i].Domain) == p.w.nic(p.w.Queues[r.queue].Domain) && slices.ContainsFunc(keys, func(k epoch) bool { return k.rkey == r.rkey && k.to <= before }) {
+			return true
+		}
+	}
+	return false
 }
 
 // Without a connection manager no box can know that a client may not ask again, or gives up soon. Two
@@ -346,7 +349,7 @@ func (p judge) share(x, r *record) bool {
 // What a client SENDs to invalidate a key it sees.
 func (p judge) robbed(r *record) bool {
 	return p.cfg.Box != nil && slices.ContainsFunc(p.res.Records, func(x *record) bool {
-		return x.moves() && p.share(x, r) && ClassOf(x.status) == AccessError && p.taken[x.rkey] && x.done >= r.since && x.done <= r.done
+		return x.moves() && p.share(x, r) && ClassOf(x.status) == AccessError && p.taken[nicKey{p.w.nic(p.w.Queues[x.queue].Domain), x.rkey}] && x.done >= r.since && x.done <= r.done
 	})
 }
 

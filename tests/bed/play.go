@@ -22,7 +22,7 @@ import (
 type play struct {
 	*Bed
 	w        *World
-	cq       *rnic.CQ
+	cqs      []*rnic.CQ // of the server's NICs
 	pds      []*rnic.PD
 	binder   []*rnic.QP // of the server's, by domain: it binds windows
 	under    []*rnic.MR // what windows are over, by region
@@ -49,13 +49,13 @@ type play struct {
 	// serverAsks: the server asked for the disconnect of the connection that ends now.
 	serverAsks bool
 	res        *TwinResult
-	nic        *rnic.NIC // the server's
+	nics       []*rnic.NIC // the server's
 	spies      map[string]*Spy
 	ends       []Connection
 	came       int                    // marks that came to the server
 	posts      []map[int][]clock.Time // receives, by queue and life
 	harm       []int                  // by queue: frames of strangers after which a server asks for what it has
-	taken      map[uint32]bool        // R_Keys that the server's CPU has taken away
+	taken      map[nicKey]bool        // R_Keys that the server's CPU has taken away
 	err        error
 }
 
@@ -87,7 +87,7 @@ const lives = 3
 // Run plays the world through the box, or on a bare wire when there is none.
 func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	p := &play{
-		w: &t.World, recvs: map[uint64][]byte{}, got: map[[2]uint64]int{}, marked: map[uint32]int{}, notified: map[uint32]int{}, odds: map[uint32]int{}, spies: map[string]*Spy{}, taken: map[uint32]bool{}, losses: losses{up: map[uint32]*loss{}, down: map[uint32]*loss{}},
+		w: &t.World, recvs: map[uint64][]byte{}, got: map[[2]uint64]int{}, marked: map[uint32]int{}, notified: map[uint32]int{}, odds: map[uint32]int{}, spies: map[string]*Spy{}, taken: map[nicKey]bool{}, losses: losses{up: map[uint32]*loss{}, down: map[uint32]*loss{}},
 		res: &TwinResult{Words: new(history.Log[history.Word, uint64])}, events: slices.Clone(t.Events), harm: make([]int, len(t.Queues)),
 	}
 	for range t.Queues {
@@ -107,9 +107,7 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	if t.Box != nil {
 		b := *t.Box
 		b.Late, b.Clean, b.Workers, b.Journal = t.Late, !t.Crash, t.Workers, t.Journal
-		if t.Managed {
-			b.nameServer()
-		}
+		b.nameServers(&t.World)
 		t.Box = &b
 	}
 	senders := 0
@@ -117,7 +115,7 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 		senders = 1
 	}
 	b, err := New(Config{
-		Clients: t.Clients, Guests: senders, Sessions: len(t.Queues), MTU: t.MTU, Profile: t.Profile, IPv6: t.IPv6, Box: t.Box, Schedule: s, Seed: seed,
+		Clients: t.Clients, Guests: senders, Sessions: len(t.Queues), MTU: t.MTU, Profile: t.Profile, IPv6: t.IPv6, Box: t.Box, Schedule: s, Seed: seed, Second: t.Second,
 		Tune: func(_ string, c *rnic.Config) { c.AckCoalesce, c.Link = t.AckCoalesce, t.Link },
 		Wrap: p.wrap, Serve: p.serve, App: p.app,
 	})
@@ -153,14 +151,20 @@ func (t Twin) Run(seed uint64, s fault.Schedule) (*TwinResult, error) {
 	return p.end(errors.Join(err, p.err))
 }
 
-// nameServer has an app with servers= be told the server: it cannot remember the connection manager's
-// datagrams of all connections to one that it does not know.
-func (x *Box) nameServer() {
-	if !slices.ContainsFunc(x.Kind.Params, func(p graph.Param) bool { return p.Name == "servers" }) {
+// nameServers has an app with servers= be told the server's addresses in a managed world, because it cannot remember the connection
+// manager's datagrams of all connections to one that it does not know, and where they are said to be one server's.
+func (x *Box) nameServers(w *World) {
+	if !w.Managed && !w.Joined || !slices.ContainsFunc(x.Kind.Params, func(p graph.Param) bool { return p.Name == "servers" }) {
 		return
 	}
 	x.Configure = func(b *Bed) graph.Args {
 		args := graph.Args{"servers": b.Addr().String()}
+		switch {
+		case w.Joined:
+			args["servers"] += "=" + b.Addr().Next().String()
+		case w.Second != NoSecond:
+			args["servers"] += "+" + b.Addr().Next().String()
+		}
 		maps.Copy(args, x.Args)
 		return args
 	}
@@ -221,22 +225,24 @@ func (w *World) blockSize() int {
 
 // wrap looks at the congestion that frames meet and at what is told of it.
 func (p *play) wrap(machine string, nic *rnic.NIC) host.Endpoint {
-	if machine == "s0" {
-		p.nic = nic
+	server := machine[0] == 's'
+	if server {
+		p.nics = append(p.nics, nic)
 	}
 	spy := &Spy{Endpoint: nic, Pool: nic.Pool()}
 	p.spies[machine] = spy
-	if machine != "s0" && p.w.loses() {
+	if !server && p.w.loses() {
 		spy.Lose, spy.LoseOut = p.losses.in, p.losses.out
 	}
-	if machine == "s0" && len(p.w.Odd) > 0 {
-		spy.Endpoint = &Other{Endpoint: nic, Regions: p.regions, Only: firstOdd, Did: p.did}
+	if server && len(p.w.Odd) > 0 {
+		k := len(p.nics) - 1
+		spy.Endpoint = &Other{Endpoint: nic, Regions: func() []*rnic.MR { return p.regions(k) }, Only: firstOdd, Did: p.did}
 	}
 	if p.w.CE == 0 {
 		return spy
 	}
 	n := 0
-	if machine == "s0" {
+	if server {
 		spy.In = func(_ clock.Time, b []byte) {
 			var f hdr.Frame
 			if hdr.Parse(b, &f) == hdr.IsRoCE && f.Net != hdr.NetGRH && f.Tags == 0 && ECN(b) == 3 {
@@ -274,7 +280,8 @@ func (p *play) odd(h *Sender, qpn uint32, o Odd, mac [6]byte, own netip.Addr) {
 	first := func() []byte {
 		keys := p.keys[o.Region]
 		rkey, va := keys[len(keys)-1].rkey, r.VA+o.Offset
-		f := Packet{SrcMAC: mac, DstMAC: p.server.mac, Src: own, Dst: p.server.ip, QPN: qpn, PSN: 1, Op: hdr.WriteOnly, Ext: RETH(va, rkey, 8), Payload: binary.LittleEndian.AppendUint64(nil, o.Swap)}
+		to := p.nics[p.w.nic(r.Domain)].Config()
+		f := Packet{SrcMAC: mac, DstMAC: to.MAC, Src: own, Dst: to.IP, QPN: qpn, PSN: 1, Op: hdr.WriteOnly, Ext: RETH(va, rkey, 8), Payload: binary.LittleEndian.AppendUint64(nil, o.Swap)}
 		if o.Op != rnic.OpWrite {
 			f.Op, f.Ext, f.Payload = hdr.FetchAdd, AtomicETH(va, rkey, o.Swap, o.Compare), nil
 			if o.Op == rnic.OpCompareSwap {
@@ -318,10 +325,10 @@ func (p *play) did(qpn uint32, original uint64) {
 	}
 }
 
-// regions are those that can be reached.
-func (p *play) regions() (all []*rnic.MR) {
-	for _, k := range p.keys {
-		if m := k[len(k)-1].mr; m != nil {
+// regions are those that can be reached by a NIC.
+func (p *play) regions(nic int) (all []*rnic.MR) {
+	for i, k := range p.keys {
+		if m := k[len(k)-1].mr; m != nil && p.w.nic(p.w.Regions[i].Domain) == nic {
 			all = append(all, m)
 		}
 	}
@@ -329,9 +336,11 @@ func (p *play) regions() (all []*rnic.MR) {
 }
 
 func (p *play) serve(*rnic.PD) error {
-	nic := p.nic
-	p.cq = nic.CreateCQ(4096)
-	for range p.w.Domains {
+	for _, nic := range p.nics {
+		p.cqs = append(p.cqs, nic.CreateCQ(4096))
+	}
+	for d := range p.w.Domains {
+		nic := p.nics[p.w.nic(d)]
 		pd := nic.AllocPD()
 		cq := nic.CreateCQ(64)
 		q, err := nic.CreateQP(rnic.QPInit{PD: pd, SendCQ: cq, RecvCQ: cq, MaxSend: 16})
@@ -488,7 +497,7 @@ func (p *play) happen(now clock.Time) (n int) {
 			if k.mr != nil {
 				p.err = errors.Join(p.err, k.mr.Dereg())
 			}
-			k.to, p.taken[k.rkey] = min(k.to, now), true
+			k.to, p.taken[nicKey{p.w.nic(p.w.Regions[e.Region].Domain), k.rkey}] = min(k.to, now), true
 			p.err = errors.Join(p.err, p.register(e.Region, now))
 		case CPUWrite:
 			r := &p.w.Regions[e.Region]
@@ -557,20 +566,27 @@ func (p *play) collect(now clock.Time) (n int) {
 			}
 		}
 	}
-	for k := p.cq.Poll(wc[:]); k > 0; k = p.cq.Poll(wc[:]) {
-		n += k
-		for _, w := range wc[:k] {
-			if w.ID >= firstBack {
-				p.answered(&w, now)
-				continue
+	for _, cq := range p.cqs {
+		for k := cq.Poll(wc[:]); k > 0; k = cq.Poll(wc[:]) {
+			n += k
+			for i := range wc[:k] {
+				p.received(&wc[i], now)
 			}
-			if b := p.recvs[w.ID]; w.Status == rnic.Success && w.Op != rnic.OpRecvWriteImm && w.ByteLen >= 16 {
-				p.got[[2]uint64{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}]++
-			}
-			delete(p.recvs, w.ID)
 		}
 	}
 	return n
+}
+
+// received takes a completion of the server's.
+func (p *play) received(w *rnic.WC, now clock.Time) {
+	if w.ID >= firstBack {
+		p.answered(w, now)
+		return
+	}
+	if b := p.recvs[w.ID]; w.Status == rnic.Success && w.Op != rnic.OpRecvWriteImm && w.ByteLen >= 16 {
+		p.got[[2]uint64{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}]++
+	}
+	delete(p.recvs, w.ID)
 }
 
 // complete notes a completion, of the oldest operation that is open: those before
@@ -704,7 +720,7 @@ func (p *play) dial(q *queue, now clock.Time) error {
 	}
 	session := q.Client*len(p.w.Queues) + q.number
 	mayAsk(p, q, &near, &far)
-	l := Link{Sends: 64, PD: p.pds[q.Domain], Access: q.Gives | rnic.LocalWrite, ClientConn: &near, Recv: 64, CQ: p.cq}
+	l := Link{Sends: 64, PD: p.pds[q.Domain], Access: q.Gives | rnic.LocalWrite, ClientConn: &near, Recv: 64, CQ: p.cqs[p.w.nic(q.Domain)], NIC: p.nics[p.w.nic(q.Domain)]}
 	if e := &p.conns[session]; q.life > 0 && q.left > 0 && e.client != nil && e.client.State() == rnic.StateReady {
 		if q.Again[0] {
 			l.Near = e.client

@@ -44,6 +44,10 @@ type World struct {
 	Chaos uint64
 	// Front: Twins.Front is in front of the box.
 	Front bool
+	// Second is the second NIC of the server's machine: it has every other protection domain, with memory of its own. Joined: the box is
+	// told that both addresses are one server's.
+	Second Second
+	Joined bool
 	// Passes: operations of one client on different words may pass each other, as on
 	// several queue pairs. What was flushed behind one that was refused may have been executed.
 	Passes bool
@@ -92,6 +96,20 @@ type Back struct {
 	Op rnic.Op       // a SEND, READ, WRITE or FETCH-ADD
 	// Length is that of a SEND, READ or WRITE.
 	Length int
+}
+
+// nic is the server's NIC that has a protection domain.
+func (w *World) nic(domain int) int {
+	if w.Second == NoSecond {
+		return 0
+	}
+	return domain & 1
+}
+
+// nicKey is an R_Key of one of the server's NICs.
+type nicKey struct {
+	nic  int
+	rkey uint32
 }
 
 // path is the path MTU of the connection of some life, from 1 on.

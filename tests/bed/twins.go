@@ -90,7 +90,7 @@ func (t Twins) Shrink(seed uint64) (w World, s fault.Schedule, err error) {
 	for _, simple := range []func(*World){
 		func(w *World) { w.IPv6 = false }, func(w *World) { w.Link = rnic.Link{} }, func(w *World) { w.CE = 0 }, func(w *World) { w.Managed = false }, func(w *World) { w.AckCoalesce = 0 },
 		func(w *World) { w.Profile = rnic.RXE }, func(w *World) { w.Workers = 1 }, (*World).lessOften, (*World).loseNothing,
-		func(w *World) { w.Recycle = false }, func(w *World) { w.Chaos = 0 }, func(w *World) { w.Journal = 0 }, func(w *World) { w.Front = false }, (*World).askNothing,
+		func(w *World) { w.Recycle = false }, func(w *World) { w.Chaos = 0 }, func(w *World) { w.Journal = 0 }, func(w *World) { w.Front = false }, (*World).askNothing, func(w *World) { w.Joined = false },
 	} {
 		v := w
 		if simple(&v); fails(v, s) {
@@ -137,7 +137,7 @@ func fewer[T any](all []T, bad func([]T) bool) []T {
 // String shows what is left of a world.
 func (w World) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, managed %v, late %v, crash %v, workers %d, journal %v, recycle %v, chaos %d\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Managed, w.Late, w.Crash, w.Workers, w.Journal, w.Recycle, w.Chaos)
+	fmt.Fprintf(&b, "IPv6 %v, MTU %d, profile %d, link %+v, coalesce %d, CE %d, managed %v, late %v, crash %v, workers %d, journal %v, recycle %v, chaos %d, second %d, joined %v\n", w.IPv6, w.MTU, w.Profile, w.Link, w.AckCoalesce, w.CE, w.Managed, w.Late, w.Crash, w.Workers, w.Journal, w.Recycle, w.Chaos, w.Second, w.Joined)
 	for i, r := range w.Regions {
 		fmt.Fprintf(&b, "region %d: domain %d, memory %d at %#x, %d bytes, access %d, fast %v, window %d of session %d\n", i, r.Domain, r.Memory, r.VA, r.Length, r.Access, r.Fast, r.Window, r.Owner)
 	}

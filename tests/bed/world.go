@@ -42,6 +42,8 @@ type Limits struct {
 	Wilder bool
 	// Deep: the box's machine has a disk and is started anew, and more of what deepen says.
 	Deep bool
+	// Second: the server's machine has a second NIC. Joins: the box may be told that both have one server.
+	Second, Joins bool
 }
 
 // RandomWorld is the world that a seed stands for.
@@ -83,7 +85,13 @@ func RandomWorld(seed uint64, l Limits) World {
 		}
 		w.Queues = append(w.Queues, q)
 	}
+	if two := rand.New(rand.NewPCG(seed, 0x74776F)); l.Second {
+		w.second(two, l)
+	}
 	w.regions(rng, l)
+	if w.Second != NoSecond {
+		w.divide()
+	}
 	w.settings(rng)
 	for i := range w.Queues {
 		if crowd {
@@ -112,6 +120,7 @@ func RandomWorld(seed uint64, l Limits) World {
 	if l.Deep {
 		w.deepenFurther(seed, l)
 	}
+	w.alone()
 	if l.Wilder {
 		w.wilder(rand.New(rand.NewPCG(seed, 0x77696c64)), l)
 	}
@@ -242,7 +251,7 @@ func (w *World) operation(rng *rand.Rand, i int, s *Step, wrong bool) {
 	q := &w.Queues[i]
 	var mine []int
 	for k := range w.Regions {
-		if r := &w.Regions[k]; wrong || r.Domain == q.Domain && (r.Window != rnic.WindowType2B || r.Owner == i) {
+		if r := &w.Regions[k]; wrong && w.nic(r.Domain) == w.nic(q.Domain) || r.Domain == q.Domain && (r.Window != rnic.WindowType2B || r.Owner == i) {
 			mine = append(mine, k)
 		}
 	}

@@ -37,6 +37,8 @@ func connMutants() (all []mutant.Mutant) {
 		{"another worker's connection is found easily", "table.go", "owner != 0 && r.Owner != owner || ", "", "TestNotPlain"},
 		{"what tells the path MTU is found easily", "table.go", " || fl&(hdr.IsFirst|hdr.IsMiddle) != 0 && r.MTU == 0 && fl&hdr.IsResponse != 0 {", " {", "TestNotPlain"},
 		{"who is found easily was not heard", "table.go", "\t\tr.LastSeen = now\n\t\treturn k.slot()", "\t\treturn k.slot()", "TestPlain"},
+		{"who connects and sends nothing keeps a place", "room.go", "return learnt > Inferred && t.spare(now, unused, t.cfg.Yield) || ", "return ", "TestUnusedMakeRoom"},
+		{"who is answered makes room as one that sent nothing", "data.go", "\tt.useful(s)\n", "", "TestUnusedMakeRoom"},
 		// Which queue pairs belong together.
 		{"any answer that fits has found its client", "psn.go", "return r.matches >= enough && (", "return r.matches > 0 && (", "TestInference|TestEvidence|TestDoubts"},
 		{"who goes on asking is not waited for", "psn.go", "(t.cfg.Settle < 0 || r.asks >= enough)", "true", "TestPairingIsNeverWrong|TestDoubts"},
@@ -80,7 +82,7 @@ func connMutants() (all []mutant.Mutant) {
 		// Room.
 		{"one client has all half-open places", "room.go", "case int(*t.halves(c, client)) >= one:", "case int(*t.halves(c, client)) >= one && false:", "TestRoomForSpoofers|TestStrangersAreBounded|TestHandshakeWithoutRoom"},
 		{"half-open rows have all places", "room.go", "case len(t.quiet[guesses])+len(t.quiet[handshakes]) < all:", "case true:", "TestRoomForSpoofers|TestStrangersAreBounded|TestRoom"},
-		{"requests that were made up take the place of connections", "room.go", "return len(t.quiet[guesses])+len(t.quiet[handshakes]) < max(1, len(t.rows)/4) && t.spare", "return t.spare", "TestRoomForSpoofers|TestStrangersAreBounded|TestRoom"},
+		{"requests that were made up take the place of connections", "room.go", "if len(t.quiet[guesses])+len(t.quiet[handshakes]) >= max(1, len(t.rows)/4) {", "if false {", "TestRoomForSpoofers|TestStrangersAreBounded|TestRoom"},
 		{"who was heard since makes room", "room.go", "case r.since < r.LastSeen:\n\t\t\tr.since = r.LastSeen\n", "", "TestRoom|TestFullOfLiving|TestStrangersAreBounded"},
 		{"a row between two hosts is compared without end", "data.go", "l.n < maxCandidates && ", "", "TestCandidatesAreBounded"},
 		// The connection manager.

@@ -33,7 +33,18 @@ func TestTwins(t *testing.T) {
 	bed.SweepTwins(t, twins(), 1<<32, bed.Schedules(200))
 }
 
-// TestSchedules does the same with Clover's store.
+// TestTwoServers plays worlds with two NICs on the server's side, which have queue pairs and R_Keys of the same numbers.
+func TestTwoServers(t *testing.T) {
+	w := twins()
+	w.Limits.Second = true
+	if seed, ok := bed.Seed(); ok {
+		w.Show(t, seed)
+		return
+	}
+	bed.SweepTwins(t, w, 1<<33, bed.Schedules(100))
+}
+
+// TestSchedules does the same as TestTwins with Clover's store.
 func TestSchedules(t *testing.T) {
 	if seed, ok := bed.Seed(); ok {
 		bed.SweepStores(t, ofStores(), seed, 1)

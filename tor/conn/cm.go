@@ -91,6 +91,7 @@ func (t *Table) CM(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slot, Ev
 		}
 		if r.endAsked(toClient); r.State != Closing {
 			r.State, r.LastSeen = Closing, now
+			t.useful(s)
 			t.rewatch(r)
 		}
 		return s, IsClosing

@@ -344,7 +344,7 @@ func (t *Table) verify() error {
 	if count(&t.qps) != qps || count(&t.ids) != ids || count(&t.pastIDs) != kept {
 		return fmt.Errorf("%d, %d and %d index entries for %d, %d and %d ends", count(&t.qps), count(&t.ids), count(&t.pastIDs), qps, ids, kept)
 	}
-	if n := len(t.quiet[guesses]) + len(t.quiet[handshakes]) + len(t.quiet[pairings]); n != placed {
+	if n := len(t.quiet[guesses]) + len(t.quiet[handshakes]) + len(t.quiet[pairings]) + len(t.quiet[unused]); n != placed {
 		return fmt.Errorf("%d rows in heaps, want %d", n, placed)
 	}
 	for _, l := range t.pairs {

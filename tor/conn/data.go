@@ -351,6 +351,7 @@ func (t *Table) watchResponse(now clock.Time, s Slot, b []byte, f *hdr.Frame) (S
 		r.State, r.LastSeen = Paired, now // its server never got the DisconnectRequest
 		t.rewatch(r)
 	}
+	t.useful(s)
 	if r.Learnt == Managed && !r.ready {
 		r.ready = true // the client's confirmation was lost
 		t.rewatch(r)

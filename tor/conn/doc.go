@@ -102,8 +102,9 @@
 // have at most 256. Thus a sender of forged requests gets a part of the places only, and never
 // the place of a live connection; meanwhile new connections may not be learnt. A connection that
 // the connection manager announces, or that is configured, takes the place of a half-open
-// inferred row at once. A pinned row makes room only if its owner agrees (Config.LetGo). Paired
-// rows that were announced or configured are not displaced.
+// inferred row at once. While fewer than a quarter of all rows are half-open, it takes the place of an announced one over which the server
+// has answered nothing, once that was quiet for Config.Yield; when that one is used after all, it is one that nobody announced. A pinned row
+// makes room only if its owner agrees (Config.LetGo). Other paired rows that were announced or configured are not displaced.
 //
 // Where no row can make room, a new connection passes untouched: the event is Full
 // and nothing changes. The search for room takes constant time for most frames, and

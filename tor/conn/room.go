@@ -9,6 +9,7 @@ const (
 	guesses class = iota // half-open, inferred
 	handshakes
 	pairings // paired, inferred
+	unused   // paired by the connection manager's datagrams; the server has not answered anything since
 	numClasses
 	kept // rows of other sorts, which stay
 )
@@ -21,6 +22,8 @@ func (r *Row) class() class {
 		return pairings
 	case r.Learnt == Managed && r.State == HalfOpen:
 		return handshakes
+	case r.Learnt == Managed && r.State == Paired && r.PKey == 0 && !r.pinned:
+		return unused
 	}
 	return kept
 }
@@ -51,7 +54,7 @@ func (t *byQuiet) place(s Slot) {
 	r := &t.rows[s]
 	if c := r.class(); c < numClasses {
 		r.placed, r.in, r.since, r.at = true, c, r.LastSeen, int32(len(t.quiet[c]))
-		if c != pairings {
+		if c < pairings {
 			*t.halves(c, r.Client.Addr)++
 		}
 		t.quiet[c] = append(t.quiet[c], s)
@@ -66,7 +69,7 @@ func (t *byQuiet) unplace(s Slot) {
 		return
 	}
 	h := t.quiet[r.in]
-	if r.in != pairings {
+	if r.in < pairings {
 		*t.halves(r.in, r.Client.Addr)--
 	}
 	i, last := r.at, int32(len(h))-1
@@ -76,6 +79,13 @@ func (t *byQuiet) unplace(s Slot) {
 	if i < last {
 		t.rise(h, i)
 		t.sink(h, i)
+	}
+}
+
+// useful puts row s into the heap of the unused, or takes it out, if it has become one of them or is none any more.
+func (t *byQuiet) useful(s Slot) {
+	if r := &t.rows[s]; (r.placed && r.in == unused) != (r.class() == unused) {
+		t.place(s)
 	}
 }
 
@@ -123,7 +133,10 @@ func (t *Table) makeRoom(now clock.Time, learnt Source) bool {
 		return true
 	}
 	// A sender that makes up requests must not get every place.
-	return len(t.quiet[guesses])+len(t.quiet[handshakes]) < max(1, len(t.rows)/4) && t.spare(now, pairings, t.cfg.Yield)
+	if len(t.quiet[guesses])+len(t.quiet[handshakes]) >= max(1, len(t.rows)/4) {
+		return false
+	}
+	return learnt > Inferred && t.spare(now, unused, t.cfg.Yield) || t.spare(now, pairings, t.cfg.Yield)
 }
 
 // spare removes the row of class c that was quiet longest, if it was quiet for at least the duration

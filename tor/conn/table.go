@@ -325,6 +325,7 @@ func (t *Table) Remove(s Slot) {
 func (t *Table) Pin(s Slot) {
 	r := &t.rows[s]
 	r.pinned = true
+	t.useful(s)
 	t.rewatch(r)
 }
 

@@ -39,7 +39,7 @@ func (s *clientSide) admit(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 	if !ok {
 		return false
 	}
-	key := n.keys.movable(fl, o)
+	key := n.nicOf(fl).keys.movable(fl, o)
 	if key != nil {
 		o.flags |= fRight
 	}

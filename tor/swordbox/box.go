@@ -147,10 +147,6 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 func newNode(place int, m *memory, cfg *settings, workers int) (*node, error) {
 	n := &node{number: place, removed: make([]*flow, 0, cfg.conns)}
 	n.order.init(place, m, cfg, workers)
-	lanes := make([]*flow, len(n.keys.k)*cfg.shared)
-	for d := range n.keys.k {
-		n.keys.k[d].lanes = lanes[d*cfg.shared : d*cfg.shared : (d+1)*cfg.shared]
-	}
 	var err error
 	n.conns, err = conn.New(conn.Config{Rows: cfg.conns, Seed: cfg.seed, Infer: cfg.infer, Settle: cmp.Or(cfg.pair, conn.AtOnce), Idle: cfg.idle, LetGo: n.letGo, OnRemove: func(s conn.Slot) {
 		if len(n.removed) < cap(n.removed) {

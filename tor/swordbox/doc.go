@@ -62,6 +62,9 @@
 // A connection that has carried one of them lately carries no operations of other clients,
 // so that a missing receive buffer delays only its own client.
 //
+// A server with several addresses may have several NICs, each with R_Keys of its own. No operation goes over a connection
+// of another NIC than its client's (nic.go).
+//
 // # Order
 //
 // With order=strict the server executes a client's operations in the client's order: while a

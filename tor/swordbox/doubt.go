@@ -138,7 +138,7 @@ func (s *carrierSide) concludes(c *flow, psn uint32, b []byte) bool {
 	}
 	syn := s.f.AETHOf(b).Syndrome()
 	c.hearsMSN(s.f.AETHOf(b).MSN())
-	s.n.pulse.hear(c, s.c.Now(), s.cfg.giveup)
+	s.n.nicOf(c).pulse.hear(c, s.c.Now(), s.cfg.giveup)
 	c.hears(s.c.Now())
 	switch {
 	case syn.ACK():

@@ -14,7 +14,7 @@ func (n *order) fatal(c *flow, psn uint32, syn hdr.Syndrome) {
 		} else if d < int32(o.npsn) || o.npsn == 0 {
 			n.unlink(o)
 			n.failed(o, syn, uint32(d))
-			n.keys.refused(o, n.c.Now().Add(distrust))
+			n.nicOf(c).keys.refused(o, n.c.Now().Add(distrust))
 			n.forget(o, false)
 			break
 		}
@@ -61,7 +61,7 @@ func (s *carrierSide) fail(c *flow) {
 // other operations end their clients' connections.
 func (n *order) bury(c *flow, doubt bool) (successor *flow, from uint32) {
 	c.dead, c.repair, c.inDoubt, c.gated = true, false, false, false
-	n.keys.recall(c)
+	n.nicOf(c).keys.recall(c)
 	n.waits.wake(queue{forCarrier, n.index(c)})
 	for o := n.oldest(c); o != nil; o = n.oldest(c) {
 		if doubt && !o.executed(&c.carrier) && n.decided(o) && (o.is(fOrphan) || n.flowOf(o).bound || n.ledger.journaled(n.flowOf(o))) {
@@ -99,7 +99,7 @@ func (s *carrierSide) bequest(c *flow) {
 // successor returns a connection that can carry operation o of connection l: one of the key's lanes, or else the one
 // that was heard last among mostSuccessors others. It returns nil if there is none.
 func (n *order) successor(l *flow, o *op) *flow {
-	x := n.keys.find(o.rkey)
+	x := n.nicOf(l).keys.find(o.rkey)
 	if x == nil || x.until != 0 || !o.is(fRight) || !x.allows(o, accessOf(o)) {
 		return nil // the server may refuse it, which would end the successor
 	}
@@ -122,7 +122,7 @@ func (n *order) successor(l *flow, o *op) *flow {
 		return nil
 	}
 	if best != nil && n.cfg.mode.moves() {
-		n.keys.lend(best, x, n.c.Now())
+		n.nicOf(best).keys.lend(best, x, n.c.Now())
 	}
 	return best
 }
@@ -145,12 +145,12 @@ func (n *order) bequeath(o *op, c *flow) {
 	n.unlink(o)
 	n.carrier(o).count(o, -1)
 	if o.is(fGuest) {
-		n.keys.guest(o, -1)
+		n.nicOf(c).keys.guest(o, -1)
 	}
 	o.flags &^= fGuest
 	if i := n.flowOf(o); i != c {
 		o.flags |= fGuest
-		n.keys.guest(o, 1)
+		n.nicOf(c).keys.guest(o, 1)
 		n.lends.add(n.index(c))
 		n.ledger.diverge(c)
 		if !o.is(fOrphan) {

@@ -39,7 +39,7 @@ func (s *Box) Flush(c *graph.Ctx) {
 // has reached is kept.
 func (n *order) unfollow(f *flow) {
 	n.dismiss(f, reasonAbsorbed)
-	n.keys.recall(f)
+	n.nicOf(f).keys.recall(f)
 	for o := n.oldest(f); o != nil; o = n.oldest(f) {
 		o.flags |= fOrphan
 		n.unlink(o)

@@ -227,7 +227,7 @@ func asks(s *clientSide, f *flow, b []byte, psn uint32) {
 func hearLost(s *carrierSide, f *flow, b []byte) {
 	psn, h := s.f.BTHOf(b).PSN(), s.f.AETHOf(b)
 	syn, sure := h.Syndrome(), f.owed == 1 || f.trusted
-	f.owed, f.tries = 0, 0
+	f.owed, f.tries, f.missed = 0, 0, psn|knownPSN
 	if sure {
 		f.asked = 0
 	}
@@ -238,10 +238,17 @@ func hearLost(s *carrierSide, f *flow, b []byte) {
 		s.n.conns.Remove(s.n.slot(f))
 	case !is:
 		f.gate = max(psn, 1)
-	case sure && !f.trusted: // otherwise it may answer a question with other headers than the newest one
+	case sure && !f.trusted && s.n.endsAt(f, fromOf(b), s.c.Now()): // otherwise it may answer a question with other headers than the newest one
 		f.trusted, f.acked, f.gate = true, psn, max(f.start, 1)
 		copy(f.down.b[6:12], b[6:12]) // see direct
 	}
+}
+
+// heardAgain reports whether an acknowledgement with PSN psn, which no question waits for, says what the newest answer to a question about
+// the lost flow f said: it is the network's copy of that, or the server has answered several questions late. The client counts
+// otherwise than the server's end, and would take it for the answer to its own requests.
+func (f *flow) heardAgain(now clock.Time, psn uint32) bool {
+	return f.missed == psn|knownPSN && now.Sub(f.asking) < keepGone
 }
 
 // isOver reports whether nothing of the lost flow f can cross any more that the server would execute, or acknowledge, in another

@@ -64,6 +64,15 @@ type keys struct {
 
 const keyWays = 4
 
+// init makes the keys of NIC number i of a server. No two NICs have a serial in common, so that a grant of one is none of another.
+func (t *keys) init(i uint32, shared int, patience func(*flow) uint64) {
+	lanes := make([]*flow, len(t.k)*shared)
+	for d := range t.k {
+		t.k[d].lanes = lanes[d*shared : d*shared : (d+1)*shared]
+	}
+	t.serial, t.patience = i, patience
+}
+
 func (t *keys) set(rkey uint32) []key {
 	i := rkey * 0x9E3779B1 >> 26 * keyWays // Fibonacci hashing (Knuth 6.4)
 	return t.k[i : i+keyWays : i+keyWays]
@@ -194,8 +203,8 @@ func (t *keys) revoke(x *key) {
 		l.lends--
 		t.lent(l)
 	}
-	if t.serial++; t.serial == 0 {
-		t.serial = 1
+	if t.serial += mostNICs; t.serial == 0 {
+		t.serial = mostNICs
 	}
 	x.reach = reach{rkey: x.rkey, serial: t.serial, used: x.used}
 	x.lanes = x.lanes[:0]

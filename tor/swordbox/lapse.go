@@ -10,7 +10,7 @@ package swordbox
 // lapse takes the operations that connection c carries, all of c's own client, out of the counts of words. No
 // other client's operation goes behind them.
 func (n *order) lapse(c *flow) {
-	n.keys.recall(c)
+	n.nicOf(c).keys.recall(c)
 	for o := n.oldest(c); o != nil; o = n.behind(o) {
 		if o.word == lapsed {
 			continue

@@ -18,11 +18,10 @@ import (
 type order struct {
 	owner
 	record
-	words  words
-	keys   keys
+	words words
+	nics
 	shelf  shelf
 	waits  waits
-	pulse  pulse
 	ledger ledger
 	strays []stray     // beside the flows
 	ready  []*flow     // flows whose clients may get answers after the frame at hand
@@ -38,7 +37,7 @@ func (n *order) init(place int, m *memory, cfg *settings, workers int) {
 	n.shelf = shelf{Shelf: hold.New[struct{}](cfg.hold, workers), of: make([]holding, cfg.conns), r: &n.record, by: &n.owner, seed: cfg.seed}
 	n.waits = newWaits(cfg.conns, &n.record, &n.words, &n.pulse, &n.owner)
 	n.ledger = ledger{records: m.recordsOf(place), mem: m, r: &n.record, by: &n.owner}
-	n.keys.patience = n.patience
+	n.nics.init(cfg, &n.record, &n.words, n.patience)
 }
 
 // stuck reports whether no connection is left that can carry o, of flow fl. x is o's key, or nil if o may not go over
@@ -108,7 +107,7 @@ func (n *order) writable(o *op, c *flow) bool {
 	if n.cfg.writable {
 		return true
 	}
-	x := n.keys.find(o.rkey)
+	x := n.nicOf(c).keys.find(o.rkey)
 	return x != nil && x.until == 0 && c.may>>aWrite&1 != 0 && c.granted(x) && x.allows(o, aWrite)
 }
 
@@ -143,7 +142,7 @@ func (n *order) enter(fl *flow, o *op, c *flow, key *key, w int32) bool {
 		}
 		if o.kind == kSend || o.is(fOwn) {
 			c.private = n.c.Now()
-			n.keys.recall(c)
+			n.nicOf(c).keys.recall(c)
 		}
 		if o.spsn != o.cpsn || o.is(fReplaced) {
 			n.ledger.diverge(fl)
@@ -174,7 +173,7 @@ func (n *order) enterWord(fl *flow, o *op, c *flow, w int32) bool {
 	if v.queued && isBehind(n, fl, w) {
 		return false
 	}
-	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 || n.flow(v.lane) == c)
+	like := v.rkey == o.rkey && o.len == 8 && o.kind != kOdd && (v.flight == 0 && (n.others == nil || n.isAlike(v, c)) || n.flow(v.lane) == c)
 	ordered, passes := like && v.loose == 0, false
 	if !ordered || v.atomics > 0 || v.probe != none {
 		var now bool
@@ -333,10 +332,11 @@ func unforeseen(n *order, o *op, v *word, known bool) {
 // forget takes operation o, which has ended, out of all counts. done says that the server executed it.
 func (n *order) forget(o *op, done bool) {
 	c, now, at := n.carrier(o), n.c.Now(), n.place(o)
+	keys := &n.nicOf(c).keys
 	if done = done && c.counted; done {
-		was := n.keys.forgotten
-		if n.keys.learn(o, c, now, n.cfg.mode.moves()); n.keys.forgotten != was {
-			n.c.Count(ctrKeysForgotten, n.keys.forgotten-was)
+		was := keys.forgotten
+		if keys.learn(o, c, now, n.cfg.mode.moves()); keys.forgotten != was {
+			n.c.Count(ctrKeysForgotten, keys.forgotten-was)
 		}
 		if o.kind == kWrite && o.len > leastProven && o.flags&(fGuest|fOrphan) == 0 {
 			c.proven = max(c.proven, c.payload(o))
@@ -348,7 +348,7 @@ func (n *order) forget(o *op, done bool) {
 		n.due(fl)
 	}
 	if o.is(fGuest) {
-		n.keys.guest(o, -1)
+		keys.guest(o, -1)
 	}
 	c.count(o, -1)
 	if o.is(fKept) {

@@ -88,7 +88,7 @@ func (r *record) classifyAtomic(o *op, b []byte, f *hdr.Frame) {
 // invalidates notes that SEND o makes the server invalidate R_Key rkey. It returns false if o must wait.
 func (n *order) invalidates(o *op, rkey uint32) bool {
 	o.prior, o.rkey = o.prior|invalidates, rkey
-	return n.keys.invalidate(rkey, n.c.Now().Add(n.cfg.settle))
+	return n.nicOf(n.flowOf(o)).keys.invalidate(rkey, n.c.Now().Add(n.cfg.settle))
 }
 
 // foretell notes the value that atomic o, which goes as an atomic, must find in its word v.

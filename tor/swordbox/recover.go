@@ -189,6 +189,11 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 		why = n.ledger.adopt(now)
 	}
 	if why == nil {
+		for i := range n.flows {
+			if n.flows[i].synced {
+				n.endsAt(&n.flows[i], answersFrom(&n.rows[i]), now)
+			}
+		}
 		why = s.rebuild(n, now)
 	}
 	if why != nil { // all or none: their operations go over each other's connections
@@ -464,7 +469,7 @@ func (n *order) relink(c *flow, list []*op, now clock.Time) {
 		}
 		if f != c {
 			o.flags |= fGuest
-			n.keys.guest(o, 1)
+			n.nicOf(c).keys.guest(o, 1)
 			n.lends.add(n.index(c))
 		}
 		if !o.makeable() {
@@ -576,8 +581,10 @@ func (s *clientSide) tell(fl *flow, x *packet.Buf, b []byte) {
 // answersLost handles response x, with the bytes b, to the client of the lost connection fl. While answers to requests of before may
 // be under way, they must not reach the client. Later a response is for another connection that has the client's queue pair now.
 func answersLost(s *carrierSide, fl *flow, x *packet.Buf, b []byte) {
-	if fl.owed != 0 && s.f.Op == hdr.Acknowledge && s.n.ledger.byJournal(fl) {
-		hearLost(s, fl, b)
+	if s.f.Op == hdr.Acknowledge && s.n.ledger.byJournal(fl) && (fl.owed != 0 || fl.heardAgain(s.c.Now(), s.f.BTHOf(b).PSN())) {
+		if fl.owed != 0 {
+			hearLost(s, fl, b)
+		}
 		s.c.Drop(x, reasonAbsorbed)
 		return
 	}

@@ -200,7 +200,7 @@ func (s *clientSide) retry(fl *flow, x *packet.Buf, b []byte, f *hdr.Frame) bool
 	again := o.state == sDone
 	switch {
 	case s.reenter(fl, o, x, b, f, off):
-	case !again && fl.open == 0 && n.stuck(fl, o, n.keys.movable(fl, o)):
+	case !again && fl.open == 0 && n.stuck(fl, o, n.nicOf(fl).keys.movable(fl, o)):
 		s.end(fl)
 		s.refuse(fl)
 		return true
@@ -236,7 +236,7 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 	} else if o.kind == kWrite && o.npsn == 1 && o.len == 8 {
 		o.out = le.Uint64(f.PayloadOf(b)) // its client may have changed the memory
 	}
-	key := n.keys.movable(fl, o)
+	key := n.nicOf(fl).keys.movable(fl, o)
 	if key != nil {
 		o.flags |= fRight
 	}

@@ -131,7 +131,8 @@ func (n *node) account(m *Memory) {
 
 func (n *node) report(m *Memory) ServerReport {
 	n.account(m)
-	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.Len(), Shared: n.keys.lending, Connections: []ConnReport{}}
+	v := ServerReport{Addr: n.addrs[0].String(), Twin: n.twin.Load(), Conns: n.conns.Len(), Words: n.words.n, Held: n.shelf.Len(), Connections: []ConnReport{}}
+	n.each(func(x *nic) { v.Shared += x.keys.lending })
 	for _, a := range n.addrs[1:] {
 		v.Also = append(v.Also, a.String())
 	}

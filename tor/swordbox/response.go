@@ -34,7 +34,9 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		if fl != nil {
 			fl.learnMTU(&s.f, b)
 		}
-		n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
+		if at := n.nicWith(fromOf(b)); at != nil {
+			at.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
+		}
 		s.pass(toServers, x)
 		return
 	}
@@ -74,7 +76,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || fl.diverged())
 		return
 	}
-	n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
+	n.nicOf(fl).pulse.hear(fl, s.c.Now(), s.cfg.giveup)
 	n.pulse.time(fl, s.c.Now())
 	again := fl.tries != 0
 	if fl.hears(s.c.Now()); again {
@@ -108,7 +110,7 @@ func ofBefore(s *carrierSide, fl *flow, x *packet.Buf, b []byte, psn uint32, d, 
 	case d < 0 && far > mostUnacked:
 		fl.onward = true
 	case far < 0 && fl.young && !fl.gated && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()):
-		s.n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
+		s.n.nicOf(fl).pulse.hear(fl, s.c.Now(), s.cfg.giveup)
 		s.others(fl, x, psn) // from before the box followed the connection
 		return true
 	}
@@ -191,7 +193,7 @@ func (s *carrierSide) repeated(fl *flow, o *op, x *packet.Buf, b []byte, psn uin
 	if fl.lost != 0 || fl.gone || !s.f.Op.Has(hdr.IsReadResp) && !refused {
 		return false
 	}
-	s.n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
+	s.n.nicOf(fl).pulse.hear(fl, s.c.Now(), s.cfg.giveup)
 	if fl.heard = s.c.Now(); refused || psn == psnAdd(o.spsn, o.npsn-1) {
 		o.got = o.npsn
 	} else {
@@ -205,7 +207,7 @@ func (s *carrierSide) repeated(fl *flow, o *op, x *packet.Buf, b []byte, psn uin
 	// server may or may not have executed the operations under way behind the READ.
 	s.clients.end(fl)
 	fl.ended, fl.verdict = psnAdd(o.cpsn, uint32(hdr.PSNDiff(psn, o.spsn))), syn
-	s.n.keys.refused(o, s.c.Now().Add(distrust))
+	s.n.nicOf(fl).keys.refused(o, s.c.Now().Add(distrust))
 	s.fail(fl)
 	s.clients.refuse(fl)
 	s.absorb(fl, x)

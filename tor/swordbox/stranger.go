@@ -141,7 +141,8 @@ func (n *node) disturb(b []byte, f *hdr.Frame) (wait bool) {
 	m := n.longs.scopeOf(n.c.Now(), until, b, f)
 	switch {
 	case f.Why == hdr.IsRoCE && f.Op.Info().Ext&hdr.HasIETH != 0:
-		return !n.keys.invalidate(f.IETHOf(b).RKey(), until)
+		n.each(func(x *nic) { wait = !x.keys.invalidate(f.IETHOf(b).RKey(), until) || wait })
+		return wait
 	case m.all:
 		n.words.unknown = until
 		return n.words.touchAll(0, until)

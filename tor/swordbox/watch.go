@@ -140,7 +140,7 @@ func (s *Box) inspectAll(now clock.Time) {
 		r.away += late
 		for _, n := range *s.nodes.Load() {
 			s.own(n)
-			n.pulse.excuse(late, now)
+			n.each(func(x *nic) { x.pulse.excuse(late, now) })
 		}
 	}
 	left := mostInspected
@@ -164,7 +164,7 @@ func (s *Box) inspectAll(now clock.Time) {
 		}
 		r.conns += n.conns.Len()
 		r.words += n.words.n
-		r.lent += n.keys.lending
+		n.each(func(x *nic) { r.lent += x.keys.lending })
 		r.held += n.shelf.Len()
 	}
 	s.release()
@@ -225,7 +225,7 @@ func (s *carrierSide) watch(c *flow) {
 	n := s.n
 	now := s.c.Now()
 	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
-		n.keys.recall(c) // its client stopped in the middle of a message
+		n.nicOf(c).keys.recall(c) // its client stopped in the middle of a message
 	}
 	if c.inDoubt {
 		s.inquire(c)
@@ -315,7 +315,8 @@ func (s *carrierSide) dispute(b []byte) {
 func (s *carrierSide) unanswered(c *flow, since clock.Time) bool {
 	n := s.n
 	now, giveup := s.c.Now(), clock.Duration(s.cfg.giveup)
-	p := &n.pulse
+	nic := n.nicOf(c)
+	p := &nic.pulse
 	since = max(since, p.awake)
 	heard := p.elsewhere(c)
 	if heard.Sub(since) >= giveup/2 && now.Sub(since) >= giveup {
@@ -326,7 +327,7 @@ func (s *carrierSide) unanswered(c *flow, since clock.Time) bool {
 	}
 	p.asking = now
 	ask := func(f *flow) {
-		if f != c && f.synced && f.trusted && !f.dead && !f.gone {
+		if f != c && f.synced && f.trusted && !f.dead && !f.gone && n.nicOf(f) == nic {
 			s.query(f)
 		}
 	}
@@ -334,8 +335,8 @@ func (s *carrierSide) unanswered(c *flow, since clock.Time) bool {
 		ask(p.lastFrom) // few of the table's places may have connections
 	}
 	for range min(8, n.conns.Top()) {
-		p.asks = (p.asks + 1) % int32(n.conns.Top())
-		ask(&n.flows[p.asks])
+		n.pulse.asks = (n.pulse.asks + 1) % int32(n.conns.Top())
+		ask(&n.flows[n.pulse.asks])
 	}
 	s.askStrangers()
 	return false

@@ -38,7 +38,7 @@ func (s *wire) managed(in int, x *packet.Buf, b []byte) {
 		s.mark(in, x, reasonStranger)
 		return
 	case e == conn.IsClosing && slot != conn.NoSlot:
-		s.n.keys.recall(&s.n.flows[slot]) // the operations that it carries are answered before it goes
+		s.n.nicOf(&s.n.flows[slot]).keys.recall(&s.n.flows[slot]) // the operations that it carries are answered before it goes
 	}
 	s.pass(in, x)
 }

@@ -355,27 +355,37 @@ const attachedMulti = 4
 // that is not this one's. Sockets that f opens stay in that namespace.
 func Within(ns netns.NsHandle, f func() error) error {
 	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		// To enter where it is takes privileges that f may not need.
-		if here, err := netns.Get(); err == nil {
-			same := here.Equal(ns)
-			_ = here.Close()
-			if same {
-				defer runtime.UnlockOSThread()
-				done <- f()
-				return
-			}
-		}
-		// Never unlocked: the thread ends with the goroutine, and with it
-		// its namespace.
-		if err := netns.Set(ns); err != nil {
-			done <- fmt.Errorf("enter its network namespace: %w", err)
+	go within(ns, f, done)
+	return <-done
+}
+
+func within(ns netns.NsHandle, f func() error, done chan<- error) {
+	runtime.LockOSThread()
+	// To enter where it is takes privileges that f may not need.
+	if here, err := netns.Get(); err == nil {
+		same := here.Equal(ns)
+		_ = here.Close()
+		if same {
+			defer runtime.UnlockOSThread()
+			done <- f()
 			return
 		}
-		done <- f()
-	}()
-	return <-done
+	}
+	if unix.Gettid() == unix.Getpid() {
+		// The main thread does not end before the process: it would stay in the namespace, which would not end either.
+		defer runtime.UnlockOSThread()
+		other := make(chan error, 1)
+		go within(ns, f, other)
+		done <- <-other
+		return
+	}
+	// Never unlocked: the thread ends with the goroutine, and with it
+	// its namespace.
+	if err := netns.Set(ns); err != nil {
+		done <- fmt.Errorf("enter its network namespace: %w", err)
+		return
+	}
+	done <- f()
 }
 
 // findNamespace looks for the network namespace that has number nsid here: the named ones

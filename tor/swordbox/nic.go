@@ -1,0 +1,142 @@
+package swordbox
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/quillon/quillon/nf/clock"
+)
+
+// A server with several addresses (servers=) may have several NICs. Each NIC numbers its queue pairs and its R_Keys by itself, so one
+// R_Key may mean other memory at another NIC, and one NIC may be silent while another one answers. The MAC addresses that
+// answers come from tell the NICs of such a server apart. Rights are those of one NIC, no operation goes over a connection of another
+// one, and no connection fails because another NIC answers. Words are common to all NICs: they are found by their addresses in memory.
+
+// mostNICs is the number of NICs of a server with several addresses. Connections to further ones are not followed.
+const mostNICs = 4
+
+// nic is what is known of one NIC of a server.
+type nic struct {
+	keys  keys
+	pulse pulse  // trip and asks are those of the first NIC, for all
+	mac   uint64 // address that its answers come from; 0: none yet
+}
+
+// nics are the NICs of a server.
+type nics struct {
+	nic            // the first
+	others []nic   // the others, of a server with several addresses
+	sides  []uint8 // beside the flows, where there are others: number of the NIC that has the server's end
+	r      *record
+	words  *words
+	looked clock.Time // when spareNIC last looked at all connections
+}
+
+// init makes room for the NICs of a server of cfg.
+func (n *nics) init(cfg *settings, r *record, w *words, patience func(*flow) uint64) {
+	n.r, n.words = r, w
+	n.keys.init(0, cfg.shared, patience)
+	if slices.ContainsFunc(cfg.servers, func(one []netip.Addr) bool { return len(one) > 1 }) {
+		n.others, n.sides = make([]nic, mostNICs-1), make([]uint8, cfg.conns)
+		for i := range n.others {
+			n.others[i].keys.init(uint32(i)+1, cfg.shared, patience)
+		}
+	}
+}
+
+// nicOf returns the server's NIC that has the server's end of flow f.
+func (n *nics) nicOf(f *flow) *nic {
+	if n.others == nil {
+		return &n.nic
+	}
+	return n.nicBeyond(f)
+}
+
+//go:noinline
+func (n *nics) nicBeyond(f *flow) *nic { return n.nicAt(n.sides[n.r.index(f)]) }
+
+func (n *nics) nicAt(side uint8) *nic {
+	if side == 0 {
+		return &n.nic
+	}
+	return &n.others[side-1]
+}
+
+// nicWith returns the server's NIC with a MAC address, or nil.
+func (n *nics) nicWith(mac uint64) *nic {
+	if n.others == nil {
+		return &n.nic
+	}
+	for side := range uint8(mostNICs) {
+		if x := n.nicAt(side); x.mac == mac {
+			return x
+		}
+	}
+	return nil
+}
+
+// each calls do with each of the server's NICs.
+func (n *nics) each(do func(*nic)) {
+	do(&n.nic)
+	for i := range n.others {
+		do(&n.others[i])
+	}
+}
+
+// isAlike reports whether what is believed of word v may be said of the memory that connection c reaches under the same R_Key. No
+// operation of the word is under way over the connection that it was last reached over.
+//
+//go:noinline
+func (n *nics) isAlike(v *word, c *flow) bool {
+	return !n.words.believes(v) || v.lane == none || n.sides[v.lane] == n.sides[n.r.index(c)]
+}
+
+// endsAt notes that the server's end of flow f is at the NIC with a MAC address. It returns false if that is not known yet, or if there is
+// no place for a further NIC. What was believed of words that were reached over another connection with f's place becomes unknown.
+func (n *nics) endsAt(f *flow, mac uint64, now clock.Time) bool {
+	if n.others == nil {
+		return true
+	}
+	if mac == 0 {
+		return false
+	}
+	x := n.nicWith(mac)
+	if x == nil {
+		if x = n.spareNIC(now); x == nil {
+			return false
+		}
+		x.mac = mac
+	}
+	for side := range uint8(mostNICs) {
+		if i := n.r.index(f); n.nicAt(side) == x && n.sides[i] != side {
+			n.sides[i] = side
+			n.words.doubtAll()
+		}
+	}
+	return true
+}
+
+// spareNIC returns a NIC that no followed connection ends at, of which nothing is known, or nil. It looks at all connections once in a tick at most.
+func (n *nics) spareNIC(now clock.Time) *nic {
+	if x := n.nicWith(0); x != nil {
+		return x
+	}
+	if n.looked != 0 && now.Sub(n.looked) < tick {
+		return nil
+	}
+	n.looked = now
+	used := [mostNICs]bool{}
+	for i := range n.r.flows {
+		used[n.sides[i]] = used[n.sides[i]] || n.r.flows[i].synced
+	}
+	for side := range uint8(mostNICs) {
+		if x := n.nicAt(side); !used[side] {
+			for k := range x.keys.k {
+				x.keys.revoke(&x.keys.k[k])
+			}
+			x.pulse, x.mac = pulse{trip: x.pulse.trip, asks: x.pulse.asks}, 0
+			return x
+		}
+	}
+	return nil
+}

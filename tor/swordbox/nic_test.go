@@ -1,0 +1,106 @@
+package swordbox
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+	"github.com/quillon/quillon/tor/conn"
+)
+
+// A server has two addresses, each of a NIC of its own. The same R_Key means other memory at each, so neither a connection nor a word's
+// value of one NIC serves the other one's clients.
+func TestTwoNICs(t *testing.T) {
+	const va = 0x7008
+	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
+	r := newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2"})
+	mac := r.serverMAC
+	at := func(a netip.Addr) {
+		if r.server, r.serverMAC = a, mac; a == other {
+			r.serverMAC[5] = 2
+		}
+	}
+	at(first)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	at(other)
+	r.reach()
+	c, d := r.client().connect().proven(), r.client().connect().proven()
+	same(t, c.cas(va, 9, 9).Out["b"], c.made(hdr.CompareSwap, c.psn-1, atomicETH(va, testRKey, 9, 9), nil))
+	same(t, c.atomicAck(5).Out["a"], c.response(hdr.AtomicAck, c.psn-1, append(aeth(hdr.SynACK, c.smsn), 0, 0, 0, 0, 0, 0, 0, 5), nil))
+	c.msn++
+	// The clients of one NIC share.
+	r.Advance(time.Millisecond)
+	same(t, d.cas(va, 9, 9).Out["b"], d.moved(c, hdr.WriteOnly, c.spsn, reth(va, testRKey, 8), little(5)))
+	one(t, c.ack().Out["a"])
+	at(first)
+	r.Advance(time.Millisecond)
+	same(t, b.cas(va, 7, 7).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 7, 7), nil))
+}
+
+// The way to one NIC is interrupted for longer than giveup=, while the other one answers. No connection of the first one fails.
+func TestOneNICIsSilent(t *testing.T) {
+	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
+	r := newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "alive": "100ms"})
+	mac := r.serverMAC
+	at := func(a netip.Addr) {
+		if r.server, r.serverMAC = a, mac; a == other {
+			r.serverMAC[5] = 2
+		}
+	}
+	at(first)
+	a, b, e := r.join(), r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	e.learn(a, 0x7010, 7)
+	at(other)
+	c := r.client().connect().proven()
+	at(first)
+	one(t, b.cas(0x7000, 8, 8).Out["b"])
+	for range 100 {
+		at(first)
+		for _, f := range r.Advance(10 * time.Millisecond).Out["a"] {
+			t.Fatalf("a client of the silent NIC is told %s", text(f.Bytes))
+		}
+		at(other)
+		one(t, c.write(0x5000, 1).Out["b"])
+		one(t, c.ack().Out["a"])
+	}
+	at(first)
+	one(t, a.atomicAck(7).Out["a"])
+}
+
+// A server of five NICs: connections of the fifth are not followed, and cross as they are, until nothing followed ends at another one.
+func TestFiveNICs(t *testing.T) {
+	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
+	r := newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "conns": "16"})
+	r.server = first
+	r.reach()
+	n := (*r.box().nodes.Load())[0]
+	var all []*party
+	for k := range 5 {
+		if k > 0 {
+			r.server = other
+			r.serverMAC[5] = byte(0x10 + k)
+		}
+		all = append(all, r.client().connect())
+		all[k].warm()
+		slot, _ := n.conns.Find(conn.AddrFrom(r.server), all[k].sqpn)
+		if followed := n.flows[slot].synced; followed != (k < mostNICs) {
+			t.Errorf("NIC %d: followed %v", k, followed)
+		}
+	}
+	last := all[4]
+	r.serverMAC[5] = 0x11
+	all[1].leave()
+	r.serverMAC[5] = 0x14
+	r.Advance(2 * time.Duration(tick))
+	last.warm()
+	last.warm()
+	last.warm()
+	slot, _ := n.conns.Find(conn.AddrFrom(other), last.sqpn)
+	if f := &n.flows[slot]; !f.synced || n.nicOf(f).mac != 0x020900000014 {
+		t.Errorf("followed %v at %x", f.synced, n.nicOf(f).mac)
+	}
+}
