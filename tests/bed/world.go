@@ -110,7 +110,7 @@ func RandomWorld(seed uint64, l Limits) World {
 		w.deepen(deep, l)
 	}
 	if l.Deep {
-		w.deepenFurther(seed, l)
+		w.deepenFurther(seed)
 	}
 	if l.Wilder {
 		w.wilder(rand.New(rand.NewPCG(seed, 0x77696c64)), l)
