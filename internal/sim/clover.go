@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -350,9 +351,7 @@ func (c *CloverConfig) middlebox() Middlebox {
 	if c.SteeredKeys > 0 && c.SteeredKeys < c.Keys {
 		b.Args["only"] = fmt.Sprintf("1-%d", c.SteeredKeys)
 	}
-	for k, v := range c.Args {
-		b.Args[k] = v
-	}
+	maps.Copy(b.Args, c.Args)
 	return b
 }
 
