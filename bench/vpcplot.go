@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"image/color"
 	"runtime"
@@ -93,10 +94,7 @@ func (r *vpcResult) save(prefix string) error {
 	for i := range published {
 		published[i].shade, published[i].dashed = vpcShades[i], true
 	}
-	other := r.OVS
-	if other == "" {
-		other = "no Open vSwitch"
-	}
+	other := cmp.Or(r.OVS, "no Open vSwitch")
 	theirs, theirKeys := vpcPanel("published (figure 5.19): servers with 100 Gb/s NICs, two sNICs", published)
 	ours, ourKeys := vpcPanel(fmt.Sprintf("measured here: one thread, %d processors, veth", runtime.NumCPU()), r.curves())
 	f := chart.Figure{

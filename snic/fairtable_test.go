@@ -3,6 +3,7 @@ package snic
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -99,9 +100,7 @@ tenants: {u: {}, v: {}}
 dags: [{uid: 1, tenant: u, run: a}, {uid: 2, tenant: v, run: a}]
 rules: [{match: "src:10.0.0.1", dag: 1}, {match: "src:10.0.0.2", dag: 2}]
 `, t.workers)}
-	for k, v := range t.args {
-		args[k] = v
-	}
+	maps.Copy(args, t.args)
 	x := newCrew(tb, kinds, t.workers, args)
 	for w, k := range cores {
 		b := x.board(w)

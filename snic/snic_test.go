@@ -24,12 +24,10 @@ type mark struct {
 	q      []*packet.Buf
 	ins    []int
 	at     []clock.Time
-	seen   int
 }
 
 func (m *mark) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	for _, x := range b.Bufs() {
-		m.seen++
 		p := x.Bytes()
 		switch p[len(p)-1] {
 		case '!':

@@ -102,7 +102,7 @@ func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) er
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, unix.SIGHUP)
 	defer signal.Stop(hup)
-	s, err := k.open(ctx, cmd, file, hup)
+	s, err := k.open(ctx, file, hup)
 	if err != nil && ctx.Err() != nil {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (k *keeper) keep(cmd *cobra.Command, file string, with func(*ctl.Intent) er
 
 // open opens the store: etcd with --store, else files of this machine. again delivers orders to read the
 // intent again.
-func (k *keeper) open(ctx context.Context, cmd *cobra.Command, intent string, again <-chan os.Signal) (store.Store, error) {
+func (k *keeper) open(ctx context.Context, intent string, again <-chan os.Signal) (store.Store, error) {
 	if k.store.url == "" {
 		state := k.state
 		if state == "" {

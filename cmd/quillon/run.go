@@ -225,7 +225,7 @@ func newRunCmd() *cobra.Command {
 				return err
 			}
 			if f.dryRun {
-				return errors.Join(dryRun(cmd, nil, spec), present(spec))
+				return errors.Join(dryRun(cmd, spec), present(spec))
 			}
 			return f.run(cmd, spec, file)
 		},
@@ -335,9 +335,9 @@ func present(spec *graph.Spec) error {
 	return cmp.Or(err, open.Check(spec))
 }
 
-// dryRun prints the plan that changes old into new.
-func dryRun(cmd *cobra.Command, old, new *graph.Spec) error {
-	plan, err := graph.Diff(old, new)
+// dryRun prints the plan that makes what a spec says.
+func dryRun(cmd *cobra.Command, spec *graph.Spec) error {
+	plan, err := graph.Diff(nil, spec)
 	if err != nil {
 		return err
 	}

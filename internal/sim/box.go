@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,9 +108,7 @@ func (w *World) Insert(c Middlebox, servers ...*Machine) (*Box, error) {
 	if w.box != nil {
 		return nil, errors.New("sim: there is a middlebox already")
 	}
-	if c.Cores == 0 {
-		c.Cores = 1
-	}
+	c.Cores = cmp.Or(c.Cores, 1)
 	if c.Cores < 1 || c.PerPacket < 0 || c.Latency < 0 || len(servers) == 0 {
 		return nil, fmt.Errorf("sim: a middlebox needs servers, at least one core, and no negative times")
 	}

@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -134,12 +136,8 @@ func (c *CloverConfig) defaults() error {
 	if c.Work == (clover.Work{}) && c.Request == 0 {
 		c.Work, c.Request = CloverLibrary()
 	}
-	if c.Warmup == 0 {
-		c.Warmup = time.Millisecond
-	}
-	if c.Measure == 0 {
-		c.Measure = 5 * time.Millisecond
-	}
+	c.Warmup = cmp.Or(c.Warmup, time.Millisecond)
+	c.Measure = cmp.Or(c.Measure, 5*time.Millisecond)
 	switch {
 	case c.Hosts < 1 || c.Hosts > 1024 || c.ThreadsPerHost < 1 || c.ThreadsPerHost > 4096:
 		return errors.New("sim: a run of Clover has 1 to 1024 hosts with 1 to 4096 threads each")
@@ -353,9 +351,7 @@ func (c *CloverConfig) middlebox() Middlebox {
 	if c.SteeredKeys > 0 && c.SteeredKeys < c.Keys {
 		b.Args["only"] = fmt.Sprintf("1-%d", c.SteeredKeys)
 	}
-	for k, v := range c.Args {
-		b.Args[k] = v
-	}
+	maps.Copy(b.Args, c.Args)
 	return b
 }
 

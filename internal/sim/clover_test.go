@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"reflect"
 	"runtime"
@@ -16,15 +17,9 @@ import (
 
 func clovers(t *testing.T, c CloverConfig) CloverMeasured {
 	t.Helper()
-	if c.Warmup == 0 {
-		c.Warmup = 300 * time.Microsecond
-	}
-	if c.Measure == 0 {
-		c.Measure = 500 * time.Microsecond
-	}
-	if c.Zipf == 0 {
-		c.Zipf = 0.99
-	}
+	c.Warmup = cmp.Or(c.Warmup, 300*time.Microsecond)
+	c.Measure = cmp.Or(c.Measure, 500*time.Microsecond)
+	c.Zipf = cmp.Or(c.Zipf, 0.99)
 	m, err := Clover(context.Background(), c)
 	if err != nil || m.Ops == 0 || m.Errors > 0 {
 		t.Fatalf("%+v: %+v: %v", c, m, err)

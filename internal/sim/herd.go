@@ -43,9 +43,7 @@ func (c *HerdConfig) defaults() error {
 	c.Cores = cmp.Or(c.Cores, 1)
 	c.Keys = cmp.Or(c.Keys, 100_000)
 	c.Value = cmp.Or(c.Value, 64)
-	if c.Request == 0 {
-		c.Request = HerdRequest
-	}
+	c.Request = cmp.Or(c.Request, HerdRequest)
 	if err := c.StoreLoad.defaults("HERD"); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -169,12 +170,8 @@ type worked struct {
 
 // Scaled runs a load on boards.
 func (l *Load) Scaled(ctx context.Context, c ScaledConfig) (Outcome, error) {
-	if c.Piece == 0 {
-		c.Piece = 100 * time.Microsecond
-	}
-	if c.Store == 0 {
-		c.Store = HTG9200().Store
-	}
+	c.Piece = cmp.Or(c.Piece, 100*time.Microsecond)
+	c.Store = cmp.Or(c.Store, HTG9200().Store)
 	c.Tasks = max(c.Tasks, 1)
 	if l.Interval <= 0 || len(l.Rate) == 0 || c.Regions < 1 || c.Capacity <= 0 {
 		return Outcome{}, errors.New("sim: a load on a board has intervals, regions and their capacity")

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -63,9 +64,7 @@ func (m *RCuckooMeasured) Check() error {
 }
 
 func (c *RCuckooConfig) defaults() error {
-	if c.Table.Rows == 0 {
-		c.Table.Rows = 1 << 17
-	}
+	c.Table.Rows = cmp.Or(c.Table.Rows, 1<<17)
 	if err := c.StoreLoad.defaults("RCuckoo"); err != nil {
 		return err
 	}

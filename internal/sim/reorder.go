@@ -129,9 +129,7 @@ func Reorder(ctx context.Context, c ReorderConfig) (Reordered, error) {
 	c.QPs = cmp.Or(c.QPs, 32)
 	c.Addresses = cmp.Or(c.Addresses, 1024)
 	c.Requests = cmp.Or(c.Requests, 100_000)
-	if c.Pace == 0 {
-		c.Pace = time.Microsecond
-	}
+	c.Pace = cmp.Or(c.Pace, time.Microsecond)
 	c.NIC = cmp.Or(c.NIC, ConnectX5())
 	if c.QPs < 1 || c.QPs > 4096 || c.Addresses < 1 || c.Addresses > 1<<20 || c.Requests < 1 || c.Pace < time.Nanosecond {
 		return r, errors.New("sim: reordering is measured with 1 to 4096 queue pairs, 1 to 2^20 addresses and at least one request")

@@ -6,13 +6,12 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/hdr/hdrtest"
-	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/mtu/mtutest"
 )
 
 // packetOf is an IP packet of n bytes that ends' near end protects; IPv4 has DF.
@@ -42,21 +41,7 @@ func TestTold(t *testing.T) {
 			y := graphtest.New(t, *Kind(), near)
 			only(t, y.Push("a", packetOf(six, x.mtu)), "b")
 			b := packetOf(six, x.mtu+1)
-			r := y.Push("a", b)
-			if len(r.Dropped) != 1 || r.Dropped[0].Reason != "too-big" || len(r.Out["a"]) != 1 || len(r.Out["b"]) != 0 {
-				t.Fatalf("%s: want it dropped and answered: %+v", name, r)
-			}
-			got := r.Out["a"][0]
-			p := gopacket.NewPacket(got.Bytes, layers.LayerTypeEthernet, gopacket.Default)
-			said := 0
-			if m, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4); ok && !six {
-				said = int(m.Seq)
-			} else if m, ok := p.Layer(layers.LayerTypeICMPv6).(*layers.ICMPv6); ok && six {
-				said = int(be.Uint32(m.Payload))
-			}
-			if said != x.mtu || got.Verdict != packet.Generated || got.Reason != "told-too-big" || !bytes.Equal(got.Bytes[:6], b[6:12]) {
-				t.Errorf("%s: said %d, want %d: %+v\n%v", name, said, x.mtu, got, p)
-			}
+			mtutest.TooBig(t, name, y.Push("a", b), b, x.mtu, 0)
 		}
 	}
 	near, _ := ends(t)

@@ -182,7 +182,7 @@ func (x *node) add(s *Set, e uint32) {
 		x.build(s, x.entries(nil))
 		return
 	}
-	c := x.choose(s, x.vec.some(sampled))
+	c := x.choose(s, x.vec.some())
 	if c == noChunk {
 		x.limit = 2 * x.n
 		return

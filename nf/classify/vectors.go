@@ -394,14 +394,14 @@ func (v *vectors) lowest() int32 {
 	return v.segs[0].best
 }
 
-// some returns about most of the entries, taken from all segments.
-func (v *vectors) some(most int) (list []uint32) {
+// some returns about as many entries as are sampled, taken from all segments.
+func (v *vectors) some() (list []uint32) {
 	for _, g := range v.segs {
 		n := 0
 		g.each(func(e uint32) bool {
 			list = append(list, e)
 			n++
-			return n*len(v.segs) < most
+			return n*len(v.segs) < sampled
 		})
 	}
 	return list

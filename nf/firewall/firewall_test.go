@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -62,10 +63,7 @@ func (p pkt) bytes(t testing.TB) []byte {
 		}
 	}
 	all := hdrtest.Stack(p.tags...)
-	proto := p.proto
-	if proto == 0 {
-		proto = layers.IPProtocolTCP
-	}
+	proto := cmp.Or(p.proto, layers.IPProtocolTCP)
 	var between []gopacket.SerializableLayer
 	if p.v6 {
 		ip := &layers.IPv6{Version: 6, NextHeader: proto, HopLimit: 64, SrcIP: src, DstIP: dst}

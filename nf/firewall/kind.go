@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/quillon/quillon/nf/arg"
@@ -202,8 +203,6 @@ func parse(args graph.Args) (settings, error) {
 			return err
 		})
 	}
-	if s.half == 0 {
-		s.half = max(1, s.conns/4)
-	}
+	s.half = cmp.Or(s.half, max(1, s.conns/4))
 	return s, r.Err()
 }

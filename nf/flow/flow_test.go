@@ -563,7 +563,6 @@ func TestAges(t *testing.T) {
 // thing is a function that remembers bytes, in one of its workers.
 type thing struct {
 	Mover
-	of *things
 }
 
 // things is what its workers share.
@@ -575,7 +574,7 @@ type things struct {
 }
 
 func (x *things) worker() *thing {
-	w := &thing{of: x}
+	w := &thing{}
 	w.Mover = Mover{Start: &x.start, Kind: "thing", Version: 1, Size: func(uint8) int { return 1 },
 		Record: func(i *Image, now clock.Time) func(int) bool {
 			left := slices.Clone(x.has)

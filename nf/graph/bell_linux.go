@@ -1,7 +1,6 @@
 package graph
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,7 +62,7 @@ func (b *bell) awake() {
 }
 
 // wait sleeps for d, or until somebody rings.
-func (b *bell) wait(ctx context.Context, d clock.Duration) {
+func (b *bell) wait(d clock.Duration) {
 	if b.fd < 0 {
 		time.Sleep(d)
 		return

@@ -3,7 +3,6 @@
 package graph
 
 import (
-	"context"
 	"sync/atomic"
 	"time"
 
@@ -24,4 +23,4 @@ func (b *bell) close() {}
 func (b *bell) ring()  {}
 func (b *bell) awake() { b.asleep.Store(false) }
 
-func (b *bell) wait(_ context.Context, d clock.Duration) { time.Sleep(d) }
+func (b *bell) wait(d clock.Duration) { time.Sleep(d) }

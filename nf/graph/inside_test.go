@@ -19,13 +19,12 @@ import (
 // two instances of each, which get every other batch. What comes out by another
 // output than the first leaves at once.
 type nest struct {
-	apps  []*graph.Inside
-	at    [][]graph.App
-	turn  int
-	now   packet.Batch
-	next  packet.Batch
-	gone  []uint64
-	calls int
+	apps []*graph.Inside
+	at   [][]graph.App
+	turn int
+	now  packet.Batch
+	next packet.Batch
+	gone []uint64
 }
 
 func nestKind() graph.Kind {
@@ -56,7 +55,6 @@ func (a *nest) Reconfigure(graph.Args) error { return nil }
 func (a *nest) Hooks() graph.Hooks { return graph.Hooks{Inside: a.inside} }
 
 func (a *nest) inside(c *graph.Ctx, apps []*graph.Inside) {
-	a.calls++
 	at := make([][]graph.App, len(apps))
 	for n, in := range apps {
 		if old := slices.Index(a.apps, in); old >= 0 {

@@ -309,7 +309,7 @@ func (w *worker) sleep(ctx context.Context, d clock.Duration) error {
 	}
 	queues := len(w.waits)
 	if queues == 0 {
-		w.bell.wait(ctx, d)
+		w.bell.wait(d)
 		return nil
 	}
 	first := w.waits[0]

@@ -1,6 +1,7 @@
 package match
 
 import (
+	"cmp"
 	"encoding/hex"
 	"net/netip"
 	"strings"
@@ -145,10 +146,7 @@ func TestText(t *testing.T) {
 				terms = append(terms, x)
 			}
 		}
-		in := strings.Join(terms, "+")
-		if in == "" {
-			in = "all"
-		}
+		in := cmp.Or(strings.Join(terms, "+"), "all")
 		m, err := Parse(in)
 		if err != nil || m.String() != in {
 			t.Fatalf("%s: %s, %v", in, m, err)

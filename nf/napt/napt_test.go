@@ -2,6 +2,7 @@ package napt
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"net"
@@ -269,9 +270,7 @@ func TestMapping(t *testing.T) {
 		_, b16 := split(p.src)
 		b = int(b16)
 		if i < 200 {
-			if first == "" {
-				first = ip
-			}
+			first = cmp.Or(first, ip)
 			if ip != first {
 				t.Fatalf("a host has two public addresses")
 			}

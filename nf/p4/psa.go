@@ -192,15 +192,11 @@ func (a *psa) cloneTo(s *Switch, k *packetState, session stdField, frame []byte,
 	if !ok {
 		return
 	}
-	c := s.take()
-	s.copies++
-	c.arrived, c.copied = k.arrived, s.copies
-	s.event(EventClone, int(id), uint64(c.copied))
 	if ses.Length != 0 && len(frame) > ses.Length {
 		frame = frame[:ses.Length]
 	}
-	c.own = append(c.own[:0], frame...)
-	c.frame = c.own
+	c := s.copyWith(k, frame)
+	s.event(EventClone, int(id), uint64(c.copied))
 	a.outParserPath.set(c, path)
 	s.toSession(c, ses)
 	s.copied = k.copied
@@ -246,12 +242,8 @@ func (a *psa) egress(s *Switch, k *packetState) {
 		return
 	}
 	if k.port == psaPortRecirculate {
-		c := s.take()
-		s.copies++
-		c.arrived, c.copied = k.arrived, s.copies
+		c := s.copyWith(k, frame)
 		s.event(EventRecirculate, 0, uint64(c.copied))
-		c.own = append(c.own[:0], frame...)
-		c.frame = c.own
 		a.enter(c, psaPortRecirculate, pathRecirculate)
 		s.give(k)
 		s.in = append(s.in, c)

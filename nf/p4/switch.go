@@ -298,15 +298,21 @@ func (s *Switch) pass(k *packetState) bool {
 // copyOf returns a new packet with k's frame. If the frame is in k's own memory, it is copied into the new
 // packet's own memory.
 func (s *Switch) copyOf(k *packetState) *packetState {
+	if k.owns() {
+		return s.copyWith(k, k.frame)
+	}
+	c := s.copyWith(k, nil)
+	c.frame = k.frame
+	return c
+}
+
+// copyWith returns a new packet with a frame, which is copied into the packet's own memory. The packet arrived as k did.
+func (s *Switch) copyWith(k *packetState, frame []byte) *packetState {
 	c := s.take()
 	s.copies++
 	c.arrived, c.copied = k.arrived, s.copies
-	if k.owns() {
-		c.own = append(c.own[:0], k.frame...)
-		c.frame = c.own
-	} else {
-		c.frame = k.frame
-	}
+	c.own = append(c.own[:0], frame...)
+	c.frame = c.own
 	return c
 }
 

@@ -154,12 +154,8 @@ func (std *standard) egress(s *Switch, k *packetState) {
 		frame = frame[:k.cut]
 	}
 	if k.recirculate != 0 {
-		c := s.take()
-		s.copies++
-		c.copied = s.copies
+		c := s.copyWith(k, frame)
 		s.event(EventRecirculate, 0, uint64(c.copied))
-		c.own = append(c.own[:0], frame...)
-		c.frame = c.own
 		s.preserve(c, k, k.recirculate)
 		std.instanceType.set(c, instanceRecirculated)
 		c.length, c.arrived = uint64(len(frame)), len(frame)

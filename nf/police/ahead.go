@@ -67,7 +67,7 @@ func (p *police) lead(c *graph.Ctx) {
 }
 
 // lend borrows a Meter from the kernel for x, if x has none yet, and returns false if x has none afterwards.
-func (p *police) lend(c *graph.Ctx, x *meter) bool {
+func (p *police) lend(x *meter) bool {
 	if !p.offload || p.ahead == nil || x == &p.shared[0] || x == &p.shared[1] {
 		return false
 	}

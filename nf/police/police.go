@@ -1,6 +1,7 @@
 package police
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -210,9 +211,7 @@ func parsePolice(args graph.Args) (settings, error) {
 	case s.pir.perSecond < s.cir.perSecond:
 		r.Failf("pir= is below cir=: the peak rate is the higher one")
 	}
-	if s.cbs == 0 {
-		s.cbs = s.cir.burst(waitOfTCP)
-	}
+	s.cbs = cmp.Or(s.cbs, s.cir.burst(waitOfTCP))
 	if s.pbs == 0 {
 		s.pbs = s.cbs
 		if !s.single {
@@ -333,7 +332,7 @@ func (p *police) one(c *graph.Ctx, in int, x *packet.Buf) {
 	if marked = a.mark && setDSCP(ip, net, a.dscp); marked {
 		c.Mark(x, packet.Rewritten, reasonMarked)
 	}
-	if c.Drafted(x) && p.lend(c, m) {
+	if c.Drafted(x) && p.lend(m) {
 		p.decide(c, in, x, offload.Metered{Number: m.number, Gen: p.gens[m.number], Size: len(ip), Mark: marked, DSCP: a.dscp, Marked: uint16(reasonMarked), Dropped: uint16(reasonDropped)})
 	}
 	c.Emit(1-in, x)

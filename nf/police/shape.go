@@ -1,6 +1,8 @@
 package police
 
 import (
+	"cmp"
+
 	"github.com/quillon/quillon/nf/arg"
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
@@ -88,9 +90,7 @@ var shapeArguments = arg.Declare("shape", shaping{queue: 256, bytes: 1 << 20, on
 
 func parseShape(args graph.Args) (shaping, error) {
 	s, r := shapeArguments.Read(args)
-	if s.burst == 0 {
-		s.burst = s.rate.burst(10)
-	}
+	s.burst = cmp.Or(s.burst, s.rate.burst(10))
 	s.room = s.rate.room(s.burst)
 	return s, r.Err()
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/nf/hdr/hdrtest"
-	"github.com/quillon/quillon/nf/packet"
+	"github.com/quillon/quillon/nf/mtu/mtutest"
 )
 
 // df is an inner frame with DF.
@@ -49,22 +49,7 @@ func TestTold(t *testing.T) {
 		}
 		one(t, y, "a", df(inner(t, x.in6, 0, 1, x.mtu-over, x.vlans...)), "b", "encapsulated")
 		b := df(inner(t, x.in6, 0, 1, x.mtu-over+1, x.vlans...))
-		r := y.Push("a", b)
-		if len(r.Dropped) != 1 || r.Dropped[0].Reason != "too-big" || len(r.Out["a"]) != 1 || len(r.Out["b"]) != 0 {
-			t.Fatalf("%s: want it dropped and answered: %+v", name, r)
-		}
-		got := r.Out["a"][0]
-		p := gopacket.NewPacket(got.Bytes, layers.LayerTypeEthernet, gopacket.Default)
-		var said int
-		if m, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4); ok {
-			said = int(m.Seq)
-		} else if m, ok := p.Layer(layers.LayerTypeICMPv6).(*layers.ICMPv6); ok {
-			said = int(m.Payload[2])<<8 | int(m.Payload[3])
-		}
-		tags := 14 + 4*len(x.vlans)
-		if said != x.mtu || got.Verdict != packet.Generated || got.Reason != "told-too-big" || !bytes.Equal(got.Bytes[12:tags], b[12:tags]) {
-			t.Errorf("%s: said %d, want %d: %+v\n%v", name, said, x.mtu, got, p)
-		}
+		mtutest.TooBig(t, name, y.Push("a", b), b, x.mtu, len(x.vlans))
 	}
 	// Without DF, and what is not IP: dropped and no more.
 	y := graphtest.New(t, *Kind(), args(false, false))

@@ -1,6 +1,7 @@
 package rnic
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -46,14 +47,9 @@ var (
 
 func newLink(t testing.TB, c Config, v6 bool, seed uint64) *link {
 	t.Helper()
-	mtu := c.LinkMTU
-	if mtu == 0 {
-		mtu = 1500
-	}
+	mtu := cmp.Or(c.LinkMTU, 1500)
 	slots := c.Slots
-	if slots == 0 {
-		slots = 1024
-	}
+	slots = cmp.Or(slots, 1024)
 	pool, err := packet.NewPool(slots, packet.Headroom+mtu+64, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -334,7 +334,7 @@ func (r *requester) respond(q *QP, p []byte, f *hdr.Frame, psn uint32) {
 	}
 	if !syn.ACK() {
 		if f.Op == hdr.Acknowledge {
-			r.refused(q, w, psn, syn)
+			r.refused(q, psn, syn)
 		}
 		return
 	}
@@ -372,8 +372,8 @@ func (r *requester) progress(q *QP) {
 	r.retry, r.rnrRetry = q.conn.RetryCnt, q.conn.RNRRetry
 }
 
-// refused acts on an RNR NAK or a NAK of PSN psn, which belongs to request w.
-func (r *requester) refused(q *QP, w *sendWQE, psn uint32, syn hdr.Syndrome) {
+// refused acts on an RNR NAK or a NAK of PSN psn.
+func (r *requester) refused(q *QP, psn uint32, syn hdr.Syndrome) {
 	s := &q.nic.stats
 	if r.una != psn {
 		r.una = psn

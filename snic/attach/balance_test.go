@@ -11,7 +11,6 @@ import (
 
 // fake is a board as a switch sees it: so many regions, each of which handles so many bits a second.
 type fake struct {
-	t      *testing.T
 	b      *Balancer
 	node   *pool.Node // of the switch
 	boards []*server
@@ -49,7 +48,7 @@ func (s *server) Save(_ clock.Time, l pool.Lease) {
 func (s *server) Release(_ clock.Time, l pool.Lease) { delete(s.chains, l) }
 
 func newFake(t *testing.T, dags []DAG, servers ...*server) *fake {
-	f := &fake{t: t, b: NewBalancer(0, dags), boards: servers}
+	f := &fake{b: NewBalancer(0, dags), boards: servers}
 	chains := slices.Repeat([]pool.Chain{{Stateful: true, Hand: true}}, len(dags))
 	var err error
 	if f.node, err = pool.New(0, pool.Config{Board: Number, Topology: Topology(), Inc: 1, Chains: chains, Period: time.Millisecond}); err != nil {

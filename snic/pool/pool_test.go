@@ -285,8 +285,7 @@ type rack struct {
 	cut      map[[2]int]bool
 	pad      string     // what chains know, more
 	slow     clock.Time // what long messages take, of which each board sends one at a time to another
-	messages int
-	states   int // that were in messages, and are long
+	states   int        // that were in messages, and are long
 	home     int
 	tries    int
 	handed   int
@@ -384,7 +383,6 @@ func (x *rack) step(d clock.Time) {
 }
 
 func (x *rack) send(s *State) {
-	x.messages++
 	long := 0
 	for _, a := range s.Asks {
 		long += len(a.State) / (shortState + 1)

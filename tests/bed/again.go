@@ -105,7 +105,7 @@ type backing struct {
 const backSize = 64 << 10
 
 // mayAsk has the ends' settings allow the server's requests.
-func mayAsk(p *play, q *queue, near, far *rnic.Conn) {
+func mayAsk(q *queue, near, far *rnic.Conn) {
 	if len(q.Back) > 0 {
 		near.MaxDestRdAtomic = max(near.MaxDestRdAtomic, 1)
 		far.MaxRdAtomic = 1
@@ -245,10 +245,10 @@ func (p *play) fence(e Event, now clock.Time) {
 		f.session, f.entry = -1, fmt.Sprintf("%v-%v", m.ip, to)
 	}
 	p.fenced = append(p.fenced, f)
-	tellFence(p, now)
+	tellFence(p)
 }
 
-func tellFence(p *play, now clock.Time) {
+func tellFence(p *play) {
 	var all []string
 	for i := range p.fenced {
 		if f := &p.fenced[i]; !f.over {
@@ -276,7 +276,7 @@ func (p *play) unfence(now clock.Time) (n int) {
 		}
 	}
 	if n > 0 {
-		tellFence(p, now)
+		tellFence(p)
 	}
 	return n
 }

@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"testing"
@@ -68,9 +69,7 @@ func (t Cuckoo) defaults() Cuckoo {
 	if t.Value > 0 {
 		t.Kinds, t.Layout.Wide, t.Layout.Extents = [4]int{1, 0, 1, 0}, true, 1<<20
 	}
-	if t.FailAfter == 0 {
-		t.FailAfter = 20 * time.Millisecond
-	}
+	t.FailAfter = cmp.Or(t.FailAfter, 20*time.Millisecond)
 	t.Faults.Links = links(t.Faults.Links, t.Clients)
 	return t
 }
@@ -99,10 +98,7 @@ type cuckooLoad struct {
 
 func (t Cuckoo) load(seed uint64) (*cuckooLoad, error) {
 	res := &CuckooResult{Keys: new(history.Log[KeyOp, uint64])}
-	size := t.Value
-	if size == 0 {
-		size = (&t.Layout).InlineSize()
-	}
+	size := cmp.Or(t.Value, (&t.Layout).InlineSize())
 	l := &cuckooLoad{Cuckoo: t, res: res, keyLoad: keyLoad{seed: seed, clients: t.Clients, sessions: t.Sessions, ops: t.Ops, keys: t.Keys, size: size, kinds: t.Kinds,
 		lives: make([]*keyLife, t.Clients+1), log: res.Keys}}
 	var err error

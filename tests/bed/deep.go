@@ -22,7 +22,7 @@ func (w *World) deepen(rng *rand.Rand, l Limits) {
 
 // deepenFurther gives a world of a seed numbers of queue pairs that come back, a connection manager's datagrams in disorder, requests of
 // the server's to clients, and a fence in front of the box. Each is drawn by itself.
-func (w *World) deepenFurther(seed uint64, l Limits) {
+func (w *World) deepenFurther(seed uint64) {
 	of := func(what uint64, n int) (rng *rand.Rand, yes bool) {
 		rng = rand.New(rand.NewPCG(seed, 0x6465657000+what))
 		return rng, rng.IntN(n) == 0

@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -76,9 +77,7 @@ func (t Fusee) defaults() Fusee {
 	if t.Kinds == ([4]int{}) {
 		t.Kinds = [4]int{3, 4, 3, 2}
 	}
-	if t.FailAfter == 0 {
-		t.FailAfter = 20 * time.Millisecond
-	}
+	t.FailAfter = cmp.Or(t.FailAfter, 20*time.Millisecond)
 	t.Faults.Links = links(t.Faults.Links, t.Clients)
 	return t
 }

@@ -243,7 +243,7 @@ func (p judge) mayExhaust(q *Queue, r *record) string {
 			wrong += 2 + int(e.For/timeout)
 		}
 	}
-	if p.mourned(r) || p.shutAgain(r) || p.late(q, r) || p.silent(q, r) || p.bereaved(r) || p.comesBack(q, r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
+	if p.mourned(r) || p.shutAgain(r) || p.late(r) || p.silent(q, r) || p.bereaved(r) || p.comesBack(q, r) || q.Near.RetryCnt == 0 && p.refusedOther(r) {
 		return ""
 	}
 	wrong += p.shutOut(r, timeout)
@@ -361,7 +361,7 @@ func (p judge) unaware() bool {
 
 // late reports whether a rxe queue pair of r's session ended without saying so
 // (a SEND that invalidates what cannot be).
-func (p judge) late(q *Queue, r *record) bool {
+func (p judge) late(r *record) bool {
 	if p.w.Profile != rnic.RXE {
 		return false
 	}

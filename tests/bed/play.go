@@ -75,7 +75,6 @@ type queue struct {
 	since    clock.Time // when it was connected
 	redialAt clock.Time
 	done     bool
-	used     int          // receives, of this life
 	left     int          // lives that ended of their own accord
 	quits    []clock.Time // of these
 	end      int          // of its connection in play.ends
@@ -617,9 +616,6 @@ func (p *play) complete(q *queue, w *rnic.WC, now clock.Time) {
 
 // close enters an operation that is over in the log of words.
 func (p *play) close(q *queue, r *record, now clock.Time) {
-	if r.status == rnic.Success && (r.Op == rnic.OpSend || r.Op == rnic.OpSendInv || r.Op == rnic.OpWriteImm) {
-		q.used++
-	}
 	if r.log < 0 {
 		return
 	}
@@ -719,7 +715,7 @@ func (p *play) dial(q *queue, now clock.Time) error {
 		far.SQPSN, far.RQPSN = 0, 0
 	}
 	session := q.Client*len(p.w.Queues) + q.number
-	mayAsk(p, q, &near, &far)
+	mayAsk(q, &near, &far)
 	l := Link{Sends: 64, PD: p.pds[q.Domain], Access: q.Gives | rnic.LocalWrite, ClientConn: &near, Recv: 64, CQ: p.cqs[p.w.nic(q.Domain)], NIC: p.nics[p.w.nic(q.Domain)]}
 	if e := &p.conns[session]; q.life > 0 && q.left > 0 && e.client != nil && e.client.State() == rnic.StateReady {
 		if q.Again[0] {
@@ -745,7 +741,6 @@ func (p *play) dial(q *queue, now clock.Time) error {
 	}
 	q.since = now
 	q.logger = p.res.Words.NewClient()
-	q.used = 0
 	p.ends = append(p.ends, p.conns[session].Connection)
 	q.gap = now.Add(q.Gap)
 	q.end = len(p.ends) - 1

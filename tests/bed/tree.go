@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -49,9 +50,7 @@ func (t Tree) defaults() Tree {
 	or(&t.Ops, 12)
 	or(&t.Keys, 60)
 	or(&t.MTU, 256)
-	if t.Fill == 0 {
-		t.Fill = 1
-	}
+	t.Fill = cmp.Or(t.Fill, 1)
 	if t.Mix.Name == "" {
 		t.Mix = ycsb.A
 	}

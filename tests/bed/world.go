@@ -118,7 +118,7 @@ func RandomWorld(seed uint64, l Limits) World {
 		w.deepen(deep, l)
 	}
 	if l.Deep {
-		w.deepenFurther(seed, l)
+		w.deepenFurther(seed)
 	}
 	w.alone()
 	if l.Wilder {

@@ -185,7 +185,6 @@ func (m *mortal) Deadline() clock.Time {
 type result struct {
 	stats    clio.LoadStats
 	counters map[string]uint64
-	pool     *packet.Pool
 }
 
 const clients, sessions, keys, size, opsPerClient = 3, 2, 4, 64, 1500
@@ -279,7 +278,7 @@ func run(s setup, schedule fault.Schedule, seed uint64) (*result, error) {
 		}
 		return n
 	}
-	r := &result{counters: map[string]uint64{}, pool: pool}
+	r := &result{counters: map[string]uint64{}}
 	count := func() {
 		if bx != nil {
 			for _, c := range bx.inst.Counters() {

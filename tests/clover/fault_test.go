@@ -37,7 +37,6 @@ func sound(t *testing.T, r *bed.StoreRun, limit time.Duration) {
 // the client takes for the tail.
 type chains struct {
 	t     *testing.T
-	s     *bed.Scene
 	pd    *rnic.PD
 	m     *rnic.MR
 	next  uint32 // handle of the next entry
@@ -65,7 +64,7 @@ func entry(key uint64) []byte {
 }
 
 func newChains(t *testing.T, s *bed.Scene, pd *rnic.PD) *chains {
-	c := &chains{t: t, s: s, pd: pd, m: s.MR(pd, base, rooms*slab, rnic.RemoteRead|rnic.RemoteWrite|rnic.RemoteAtomic), next: 1 + keys, acked: map[uint32]uint64{}}
+	c := &chains{t: t, pd: pd, m: s.MR(pd, base, rooms*slab, rnic.RemoteRead|rnic.RemoteWrite|rnic.RemoteAtomic), next: 1 + keys, acked: map[uint32]uint64{}}
 	for k := range uint64(keys) {
 		copy(c.m.Mem[entryAt(uint32(1+k))-base:], entry(k))
 	}

@@ -1,6 +1,7 @@
 package clover
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -56,9 +57,7 @@ func TestWild(t *testing.T) {
 	}
 	n, _ := strconv.Atoi(os.Getenv("QUILLON_WILD"))
 	first, _ := strconv.ParseUint(os.Getenv("QUILLON_FIRST"), 10, 64)
-	if n == 0 {
-		n = 20
-	}
+	n = cmp.Or(n, 20)
 	counts, undecided := map[string]uint64{}, 0
 	for seed := first; seed < first+uint64(n); seed++ {
 		err := bed.TryWildStore(seed, wild(seed), nil, counts)

@@ -337,7 +337,7 @@ func ownJournals(t *testing.T) {
 }
 
 // start starts the middlebox, and returns when that was.
-func (r *rack) start(more ...string) clock.Time {
+func (r *rack) start() clock.Time {
 	r.t.Helper()
 	args := []string{quillon, "run", "--inline", r.top.Inline[0] + "," + r.top.Inline[1], "--nf", "swordbox,mode=replace,replace=learnt,writable=assume"}
 	if r.cfg.state != "" {

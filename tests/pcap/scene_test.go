@@ -2,6 +2,7 @@ package pcap_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"flag"
 	"net"
@@ -152,10 +153,7 @@ func (k talk) build(proto layers.IPProtocol, above ...gopacket.SerializableLayer
 	for i, v := range k.vlans {
 		l = append(l, &layers.Dot1Q{VLANIdentifier: v, Type: types[i+1]})
 	}
-	ttl := k.ttl
-	if ttl == 0 {
-		ttl = 64
-	}
+	ttl := cmp.Or(k.ttl, 64)
 	var ip gopacket.NetworkLayer
 	if k.six() {
 		n := &layers.IPv6{Version: 6, TrafficClass: k.tos, HopLimit: ttl, NextHeader: proto, SrcIP: k.from.ip.AsSlice(), DstIP: k.to.ip.AsSlice()}

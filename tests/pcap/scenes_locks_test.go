@@ -1,6 +1,7 @@
 package pcap_test
 
 import (
+	"cmp"
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
@@ -37,9 +38,7 @@ func (l *locker) says(m message.Message) []byte {
 		m.Session = l.session()
 	}
 	m.Incarnation, m.Attempt = l.life, 1
-	if m.Lease == 0 {
-		m.Lease = 15
-	}
+	m.Lease = cmp.Or(m.Lease, 15)
 	return l.talk.udp(5000, message.Port, m.Append(nil))
 }
 

@@ -267,18 +267,11 @@ func TestAttack6QuestionOfFormer(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			for _, x := range []*bed.Box{nil, ofSwordbox(graph.Args{"mode": mode, "guard": "drop"})} {
 				deaf := uint32(0)
-				s := &managers{}
-				s.Scene = bed.NewScene(t, bed.SceneConfig{Box: x, Wrap: func(machine string, nic *rnic.NIC) host.Endpoint {
-					x := &bed.Spy{Endpoint: nic, Pool: nic.Pool()}
-					if machine == "s0" {
-						s.server = x
-						x.Lose = func(b []byte) bool {
-							var f hdr.Frame
-							return deaf != 0 && hdr.Parse(b, &f) == hdr.IsRoCE && f.BTHOf(b).DestQP() == deaf
-						}
-					}
-					return x
-				}})
+				s := newManagers(t, bed.SceneConfig{Box: x})
+				s.server.Lose = func(b []byte) bool {
+					var f hdr.Frame
+					return deaf != 0 && hdr.Parse(b, &f) == hdr.IsRoCE && f.BTHOf(b).DestQP() == deaf
+				}
 				pd := s.PD()
 				m := s.MR(pd, va, 1<<16, all)
 				a, b := s.Peer(0, 0, bed.Link{PD: pd}), s.Peer(1, 0, bed.Link{PD: pd})

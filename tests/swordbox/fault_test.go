@@ -770,8 +770,6 @@ func TestFault10Repairs(t *testing.T) {
 type cost struct {
 	duplicates uint64 // requests that came to the server again
 	worst      time.Duration
-	all        time.Duration // of all operations together
-	done       int
 }
 
 // lossy does FETCH-ADDs of several clients on one word where one frame of fifty
@@ -807,8 +805,6 @@ func lossy(t *testing.T, box *bed.Box) (sum cost) {
 			for id := range p.Posted() {
 				if p.Status(id) == rnic.Success {
 					sum.worst = max(sum.worst, p.Latency(id))
-					sum.all += p.Latency(id)
-					sum.done++
 				}
 			}
 		}

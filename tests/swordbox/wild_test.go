@@ -1,6 +1,7 @@
 package swordbox
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -63,9 +64,7 @@ func wild() map[string]bed.Twins {
 func TestWild(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv("QUILLON_WILD"))
 	first, _ := strconv.ParseUint(os.Getenv("QUILLON_FIRST"), 10, 64)
-	if n == 0 {
-		n = bed.Schedules(20)
-	}
+	n = cmp.Or(n, bed.Schedules(20))
 	all := wild()
 	bed.Spread = os.Getenv("QUILLON_SPREAD") != ""
 	for _, name := range []string{"mux", "replace", "word", "all", "crash"} {

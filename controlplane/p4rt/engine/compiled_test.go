@@ -3,6 +3,7 @@ package engine_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -38,9 +39,7 @@ func compiled(t *testing.T) []byte {
 		x := object{"name": name, "id": len(tables), "match_type": match, "type": "simple", "max_size": 1024, "key": key, "with_counters": false,
 			"support_timeout": false, "direct_meters": nil, "action_ids": list{0, 1}, "actions": list{"send", "NoAction"},
 			"default_entry": object{"action_id": 1, "action_const": false, "action_data": list{}, "action_entry_const": false}}
-		for k, v := range more {
-			x[k] = v
-		}
+		maps.Copy(x, more)
 		tables = append(tables, x)
 	}
 	entry := func(priority int, value, mask, port string) object {

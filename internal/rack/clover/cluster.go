@@ -242,9 +242,7 @@ func (c *Config) defaults(r Rack) error {
 		c.Conn = rnic.DefaultConn()
 		c.Conn.SQPSN = FirstPSN
 	}
-	if c.Metadata.MaxClients == 0 {
-		c.Metadata.MaxClients = max(4096, len(r.Compute)*(c.Sessions+spaceChannels+1+collectors))
-	}
+	c.Metadata.MaxClients = cmp.Or(c.Metadata.MaxClients, max(4096, len(r.Compute)*(c.Sessions+spaceChannels+1+collectors)))
 	switch {
 	case int(c.Search) >= len(searches) || c.Nap < 0 || min(c.Work.Read, c.Work.Write, c.Work.Round, c.Work.Between) < 0:
 		return errors.New("clover: no such search, or a nap or work of negative length")

@@ -2,6 +2,7 @@ package clover
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -436,9 +437,7 @@ func TestRefusedConfigs(t *testing.T) {
 		{Metadata: MetadataConfig{MaxClients: 2}}, {Classes: []Class{{256, 100}}}, {Classes: []Class{{128, 1 << 12}, {100, 1}}},
 		{Classes: []Class{{128, 1 << 31}, {128, 1 << 31}}},
 	} {
-		if c.Entries == 0 {
-			c.Entries = 1 << 12
-		}
+		c.Entries = cmp.Or(c.Entries, 1<<12)
 		if _, err := New(c, testRack()); err == nil {
 			t.Errorf("%+v was taken", c)
 		} else {

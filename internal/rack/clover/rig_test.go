@@ -103,7 +103,6 @@ func (n *noisy) pass(now clock.Time, up bool, b *packet.Buf, emit func(*packet.B
 type rig struct {
 	t      testing.TB
 	clk    *clock.Manual
-	pool   *packet.Pool
 	cl     *Cluster
 	sim    *host.Sim
 	inline []host.Worker
@@ -115,7 +114,7 @@ func newRig(t testing.TB, c Config, compute, memory int, boxes ...box) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, clk: clock.NewManual(1), pool: pool}
+	r := &rig{t: t, clk: clock.NewManual(1)}
 	var ends []port.Port
 	id := byte(0)
 	machine := func(name string, x box) Machine {

@@ -27,14 +27,14 @@ type steerer struct {
 	layout func() Layout
 	node   [4]byte // address of the memory node
 
-	pending                           map[uint32]uint64  // by destination QPN: key of the last WRITE
-	tails                             map[uint64]Pointer // by key
-	keyOf                             map[uint64]Pointer // by address: the entry written there
-	keys                              map[uint64]uint64  // by address: its key
-	roads                             map[[2]uint32]road // by destination QPN and PSN
-	tried                             map[Pointer]bool   // entries whose first CAS passed
-	back                              map[uint32]uint32  // client's QPN -> server's
-	steered, dropped, reread, changed int
+	pending                  map[uint32]uint64  // by destination QPN: key of the last WRITE
+	tails                    map[uint64]Pointer // by key
+	keyOf                    map[uint64]Pointer // by address: the entry written there
+	keys                     map[uint64]uint64  // by address: its key
+	roads                    map[[2]uint32]road // by destination QPN and PSN
+	tried                    map[Pointer]bool   // entries whose first CAS passed
+	back                     map[uint32]uint32  // client's QPN -> server's
+	steered, dropped, reread int
 }
 
 // road is how a request was changed.
@@ -180,7 +180,6 @@ func (s *steerer) answer(x []byte, f *hdr.Frame) bool {
 	case f.Op == hdr.ReadRespOnly && ro.read && ro.translateReply && int(f.End-f.Payload) == s.slab:
 		p := f.PayloadOf(x)
 		if w := pointerAt(p, 0); w.Version() == ro.gotV && ro.gotV != ro.askedV {
-			s.changed++
 			put64(p, 0, uint64(w)&^uint64(wire.Fresh(0xFF))|uint64(wire.Fresh(ro.askedV)))
 			hdr.SetICRC(x, f)
 		}

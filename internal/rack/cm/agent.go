@@ -253,7 +253,7 @@ func (a *Agent) receive(now clock.Time, w *rnic.WC, b []byte) {
 	}
 	ip := a.source(b)
 	if m.AttributeID() == hdr.ConnectRequest {
-		a.connectRequest(now, ip, w.SrcMAC, m)
+		a.connectRequest(ip, w.SrcMAC, m)
 		return
 	}
 	id := a.local[m.RemoteCommID()]
@@ -315,7 +315,7 @@ const (
 var mostPatient = code(20)
 
 // connectRequest takes a ConnectRequest.
-func (a *Agent) connectRequest(now clock.Time, ip netip.Addr, mac [6]byte, m hdr.CM) {
+func (a *Agent) connectRequest(ip netip.Addr, mac [6]byte, m hdr.CM) {
 	if id := a.remote[name{ip, m.LocalCommID()}]; id != nil {
 		a.stats.Duplicates++
 		if id.state == requestReceived && id.delayed {

@@ -1,6 +1,8 @@
 package fusee
 
 import (
+	"slices"
+
 	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/rack/rnic"
 )
@@ -235,11 +237,9 @@ func (s snapshot) evaluated(now clock.Time, vals []slot) {
 	case r != byLeast:
 		s.watch(now)
 	default:
-		for _, v := range vals {
-			if v == s.new {
-				s.do(now, stepCheck)
-				return
-			}
+		if slices.Contains(vals, s.new) {
+			s.do(now, stepCheck)
+			return
 		}
 		s.watch(now)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
@@ -83,16 +82,9 @@ func Check[I, O any](m Model[I, O], l *Log[I, O], effort int) error {
 	return undecided
 }
 
-// Visualize writes a page for a web browser. It shows the history of one object, the longest orders that
-// explain a part of it, and where these end.
-func Visualize[I, O any](m Model[I, O], l *Log[I, O], object uint64, limit time.Duration, w io.Writer) error {
-	model, ops := m.porcupine(object, m.objects(l.Ops())[object])
-	_, info := porcupine.CheckOperationsVerbose(model, ops, limit)
-	return porcupine.Visualize(model, info, w)
-}
-
-// VisualizeFile writes the page of the object in err, which Check returned, to a new file, and returns the
-// file's name. For any other error, and for nil, it writes nothing and returns "".
+// VisualizeFile writes a page for a web browser to a new file, and returns the file's name. The page shows the
+// history of the object in err, which Check returned, the longest orders that explain a part of it, and where
+// these end. For any other error, and for nil, it writes nothing and returns "".
 func VisualizeFile[I, O any](m Model[I, O], l *Log[I, O], err error, pattern string) (name string, _ error) {
 	var bad *NotLinearizable
 	if !errors.As(err, &bad) || bad.Model != m.Name {
@@ -102,8 +94,9 @@ func VisualizeFile[I, O any](m Model[I, O], l *Log[I, O], err error, pattern str
 	if err != nil {
 		return "", err
 	}
-	err = Visualize(m, l, bad.Object, 10*time.Second, f)
-	return f.Name(), errors.Join(err, f.Close())
+	model, ops := m.porcupine(bad.Object, m.objects(l.Ops())[bad.Object])
+	_, info := porcupine.CheckOperationsVerbose(model, ops, 10*time.Second)
+	return f.Name(), errors.Join(porcupine.Visualize(model, info, f), f.Close())
 }
 
 // Text returns the history of one object, an event in each line.

@@ -16,7 +16,6 @@ var layout = Layout{Words: 2, Block: 32, Scratch: 512, Sessions: 1}
 // near is a client whose requests the test itself answers. Its queue pair is connected to no other.
 type near struct {
 	t    *testing.T
-	nic  *rnic.NIC
 	c    *Client
 	dial error
 }
@@ -27,7 +26,7 @@ func newNear(t *testing.T, change func(*Config)) *near {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &near{t: t, nic: nic}
+	x := &near{t: t}
 	pd, cq := nic.AllocPD(), nic.CreateCQ(64)
 	c := Config{
 		Layout: layout, Own: 1, Ops: 1, CQ: cq,

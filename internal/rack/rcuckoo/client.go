@@ -1,6 +1,7 @@
 package rcuckoo
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"time"
@@ -208,9 +209,7 @@ func NewClient(c Config) (*Client, error) {
 			*x.v = x.d
 		}
 	}
-	if c.FailAfter == 0 {
-		c.FailAfter = 100 * time.Millisecond
-	}
+	c.FailAfter = cmp.Or(c.FailAfter, 100*time.Millisecond)
 	if c.CQ == nil || c.Dial == nil || c.Next == nil || c.Sessions < 1 || c.Sessions > 1<<16 {
 		return nil, fmt.Errorf("rcuckoo: a client of %d sessions needs 1 to 65536 of these, a completion queue, a way to dial, and work", c.Sessions)
 	}

@@ -1,6 +1,7 @@
 package rcuckoo
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"hash/crc64"
@@ -67,9 +68,7 @@ func (l Layout) complete() (Layout, error) {
 			*x.v = x.d
 		}
 	}
-	if l.Factor == 0 {
-		l.Factor = 2.3
-	}
+	l.Factor = cmp.Or(l.Factor, 2.3)
 	switch {
 	case l.Rows < 2 || l.Rows > maxRows || l.Rows%2 != 0:
 		return l, fmt.Errorf("rcuckoo: a table has 2 to 2^30 rows, an even number, not %d", l.Rows)

@@ -230,7 +230,7 @@ func TestCrowds(t *testing.T) {
 	for _, series := range []string{crowdedReads, crowdedWrites} {
 		for _, threads := range []float64{1, 8, 24} {
 			x := threads * float64(sixHosts.hosts)
-			y, ok := p.at(0, series, x)
+			y, ok := p.at(series, x)
 			if !ok {
 				t.Fatalf("%s has no point at %v", series, x)
 			}

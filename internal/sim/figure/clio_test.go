@@ -97,7 +97,7 @@ func TestRestated(t *testing.T) {
 	}
 	for _, s := range rate.Quantities[0].Series {
 		for _, p := range s.Points {
-			us, ok := latency.at(0, s.Name, p.name)
+			us, ok := latency.at(s.Name, p.name)
 			if want := 8 / (us * 1e-6) * 8000 / (1 << 30); !ok || math.Abs(p.y/want-1) > 0.01 {
 				t.Errorf("%s, %s: %v, and %v us are %v", s.Name, p.name, p.y, us, want)
 			}

@@ -79,7 +79,7 @@ func TestFUSEEsLatency(t *testing.T) {
 			t.Fatal(vs, err)
 		}
 		for i, name := range []string{"fusee read", "fusee insert"} {
-			y, ok := p.at(0, name, 10)
+			y, ok := p.at(name, 10)
 			if got := math.Abs(vs[i].Y/y-1) <= usual.Point; !ok || vs[i].Series != name || got != want[i] {
 				t.Errorf("%q, %s: %v us, published %v", cause, name, vs[i].Y, y)
 			}

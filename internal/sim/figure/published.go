@@ -148,8 +148,8 @@ func (p *Published) empty() bool {
 
 // at returns a published value: of quantity q, the series with this name, and x, which is a number or a
 // category.
-func (p *Published) at(q int, name string, x any) (float64, bool) {
-	for _, s := range p.Quantities[q].Series {
+func (p *Published) at(name string, x any) (float64, bool) {
+	for _, s := range p.Quantities[0].Series {
 		if s.Name != name {
 			continue
 		}
@@ -181,5 +181,5 @@ func PublishedAt(name, series string, x any) (float64, bool) {
 	if err != nil || len(p.Quantities) == 0 {
 		return 0, false
 	}
-	return p.at(0, series, x)
+	return p.at(series, x)
 }

@@ -56,7 +56,7 @@ func TestShermanCollapse(t *testing.T) {
 		t.Fatalf("no run with %s clients", client)
 		return 0
 	}
-	if y, ok := mustLoad(t, "3.9").at(0, nameSherman, 8); !ok || at(0, "", "8")/y > 1.25 {
+	if y, ok := mustLoad(t, "3.9").at(nameSherman, 8); !ok || at(0, "", "8")/y > 1.25 {
 		t.Errorf("8 clients: published %v", y)
 	}
 	few, many := at(0.5, causeFlat, "64"), at(0.5, causeFlat, "320")

@@ -122,7 +122,7 @@ func traced(par Params, of func(context.Context, traffic.Source, *traffic.Stats)
 		if err != nil {
 			return nil, err
 		}
-		s, err := measure(ctx, src, time.Second)
+		s, err := measure(ctx, src)
 		if err != nil {
 			return nil, err
 		}
@@ -148,7 +148,7 @@ func peaks(p *Published, par Params) ([]job, error) {
 		if par.Quick && w.share > 0.01 { // takes most of the time
 			continue
 		}
-		sum, _ := p.at(0, nameApart, w.trace)
+		sum, _ := p.at(nameApart, w.trace)
 		jobs = append(jobs, job{
 			name: w.trace,
 			cost: 2 + 100*w.share,
@@ -228,7 +228,7 @@ func spikes(p *Published, par Params) ([]job, error) {
 				if err != nil {
 					return nil, err
 				}
-				s, err := measure(ctx, src, time.Second)
+				s, err := measure(ctx, src)
 				if err != nil {
 					return nil, err
 				}
@@ -255,9 +255,9 @@ func percentages(shares []float64) (vs []Value) {
 	return vs
 }
 
-// measure measures the load of a source by intervals.
-func measure(ctx context.Context, src traffic.Source, interval time.Duration) (*traffic.Stats, error) {
-	m, err := traffic.NewMeter(src, interval)
+// measure measures the load of a source by intervals of a second.
+func measure(ctx context.Context, src traffic.Source) (*traffic.Stats, error) {
+	m, err := traffic.NewMeter(src, time.Second)
 	if err != nil {
 		return nil, err
 	}

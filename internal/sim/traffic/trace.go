@@ -47,10 +47,8 @@ func Open(name string, open Opener, by By) (Source, error) {
 	if n == 0 {
 		return nil, fmt.Errorf("%s is empty", name)
 	}
-	for _, magic := range []string{"\xa1\xb2\xc3\xd4", "\xd4\xc3\xb2\xa1", "\xa1\xb2\x3c\x4d", "\x4d\x3c\xb2\xa1", "\x0a\x0d\x0d\x0a"} {
-		if string(head[:n]) == magic {
-			return &capture{name: name, open: open, by: by}, nil
-		}
+	if slices.Contains([]string{"\xa1\xb2\xc3\xd4", "\xd4\xc3\xb2\xa1", "\xa1\xb2\x3c\x4d", "\x4d\x3c\xb2\xa1", "\x0a\x0d\x0d\x0a"}, string(head[:n])) {
+		return &capture{name: name, open: open, by: by}, nil
 	}
 	return &csv{name: name, open: open}, nil
 }

@@ -1,2 +1,2 @@
-// Package mtutest asks Linux, in tests, what it has learnt of MTUs.
+// Package mtutest asks Linux, in tests, what it has learnt of MTUs, and looks whether a function tells hosts about them.
 package mtutest

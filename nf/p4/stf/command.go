@@ -9,11 +9,11 @@ import (
 	"github.com/quillon/quillon/nf/p4"
 )
 
-// words returns the numbers of a command, each of at most bits bits.
-func words(all []*big.Int, bits int) ([]uint32, error) {
+// words returns the numbers of a command, each of at most 31 bits.
+func words(all []*big.Int) ([]uint32, error) {
 	out := make([]uint32, len(all))
 	for i, n := range all {
-		if n.BitLen() > bits {
+		if n.BitLen() > 31 {
 			return nil, fmt.Errorf("%v is too large", n)
 		}
 		out[i] = uint32(n.Uint64())
@@ -31,7 +31,7 @@ func (r *run) command(s *Statement) error {
 	case "meter_get_rates", "meter_set_rates", "meter_array_set_rates":
 		return r.meter(s)
 	}
-	n, err := words(s.Numbers, 31)
+	n, err := words(s.Numbers)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (r *run) counter(s *Statement) error {
 	if err != nil {
 		return err
 	}
-	at, err := words(s.Numbers[:1], 31)
+	at, err := words(s.Numbers[:1])
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (r *run) register(s *Statement) error {
 		}
 		return nil
 	}
-	at, err := words(s.Numbers[:1], 31)
+	at, err := words(s.Numbers[:1])
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (r *run) meter(s *Statement) error {
 	if err != nil {
 		return err
 	}
-	at, err := words(s.Numbers, 31)
+	at, err := words(s.Numbers)
 	if err != nil {
 		return err
 	}

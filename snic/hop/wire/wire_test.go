@@ -29,7 +29,6 @@ func frame(seq uint32, n int) []byte {
 
 // cable joins two apps by their ports b.
 type cable struct {
-	t    *testing.T
 	x    [2]*graphtest.Test
 	out  [2][][]byte // to a
 	rng  *rand.Rand
@@ -37,7 +36,7 @@ type cable struct {
 }
 
 func join(t *testing.T, args graph.Args) *cable {
-	c := &cable{t: t, rng: rand.New(rand.NewPCG(1, 2))}
+	c := &cable{rng: rand.New(rand.NewPCG(1, 2))}
 	for i := range c.x {
 		c.x[i] = graphtest.New(t, *Kind(), args)
 		// Clocks tell different times.
