@@ -5,7 +5,7 @@ import "golang.org/x/sys/cpu"
 // hasCLMUL: the processor multiplies polynomials; hasRows: four at a time.
 var (
 	hasCLMUL = cpu.X86.HasPCLMULQDQ && cpu.X86.HasSSSE3 && cpu.X86.HasSSE41
-	hasRows  = hasCLMUL && cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512VBMI2 && cpu.X86.HasAVX512VPCLMULQDQ
+	hasRows  = hasCLMUL && cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512VBMI2 && cpu.X86.HasAVX512VPCLMULQDQ && cpu.X86.HasBMI2
 )
 
 // clmulBlocks is the most blocks of 16 bytes that may follow the first n%16

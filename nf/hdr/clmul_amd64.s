@@ -183,43 +183,22 @@ blocks:
 TEXT ·goodRows(SB), NOSPLIT, $0-17
 	MOVQ p+0(FP), SI
 	MOVQ n+8(FP), CX
-
-	// AX rows follow the first; the last has -n%64 bytes less than the others, which are zeros.
-	LEAQ -1(CX), AX
-	SHRQ $6, AX
-	NEGQ CX
-	ANDQ $63, CX
-	MOVQ $-1, BX
-	SHRQ CX, BX
-	KMOVQ BX, K1
-	MOVQ AX, DX
-	SHLQ $6, DX
-	LEAQ ·powers+(const_clmulBlocks*16-48)(SB), DI
-	SUBQ DX, DI
-	TESTQ AX, AX
-	JEQ short
-	VMOVDQU64 (SI), Z2
-first:
 	VMOVDQU64 ·icrcOnes+(const_NetIPv4*128)(SB), Z3
+	MOVQ $-1, BX
+	CMPQ CX, $64
+	JGT long
+
+	// One row, of which the last 64-n bytes are zeros.
+	BZHIQ CX, BX, BX
+	KMOVQ BX, K1
+	VMOVDQU8.Z (SI), K1, Z2
 	VPTERNLOGQ $0x56, ·seedRow(SB), Z3, Z2 // (Z2|ones)^seed
-	VMOVDQU64 (DI), Z15
+	VMOVDQU64 ·powers+(const_clmulBlocks*16-48)(SB), Z15
 	VPCLMULQDQ $0x00, Z15, Z2, Z0
 	VPCLMULQDQ $0x11, Z15, Z2, Z4
 	VPXORQ Z4, Z0, Z0
-	ADDQ $64, DI
-	ADDQ $64, SI
-	SUBQ $1, AX
-	JLT done
-	JEQ last
-whole:
-	VMOVDQU64 (SI), Z2
-	ROW
-	ADDQ $64, SI
-	SUBQ $1, AX
-	JNE whole
-last:
-	VMOVDQU8.Z (SI), K1, Z2
-	ROW
+	NEGQ CX
+	ANDQ $63, CX
 done:
 	VEXTRACTI64X4 $1, Z0, Y1
 	VPXOR Y1, Y0, Y0
@@ -231,9 +210,39 @@ done:
 	CMPL AX, (R8)(CX*4)
 	SETEQ ret+16(FP)
 	RET
-short:
+
+long:
+	// AX rows follow the first; the last has -n%64 bytes less than the others, which are zeros.
+	LEAQ -1(CX), AX
+	SHRQ $6, AX
+	NEGQ CX
+	ANDQ $63, CX
+	SHRQ CX, BX
+	KMOVQ BX, K1
+	MOVQ AX, DX
+	SHLQ $6, DX
+	LEAQ ·powers+(const_clmulBlocks*16-48)(SB), DI
+	SUBQ DX, DI
+	VMOVDQU64 (SI), Z2
+	VPTERNLOGQ $0x56, ·seedRow(SB), Z3, Z2
+	VMOVDQU64 (DI), Z15
+	VPCLMULQDQ $0x00, Z15, Z2, Z0
+	VPCLMULQDQ $0x11, Z15, Z2, Z4
+	VPXORQ Z4, Z0, Z0
+	ADDQ $64, DI
+	ADDQ $64, SI
+	SUBQ $1, AX
+	JEQ last
+whole:
+	VMOVDQU64 (SI), Z2
+	ROW
+	ADDQ $64, SI
+	SUBQ $1, AX
+	JNE whole
+last:
 	VMOVDQU8.Z (SI), K1, Z2
-	JMP first
+	ROW
+	JMP done
 
 // func rowsCRC(p *byte, n int, powers *[16]uint64) uint32
 TEXT ·rowsCRC(SB), NOSPLIT, $0-28

@@ -22,7 +22,7 @@ type parsed struct {
 	// The following fields pass on, for a frame whose connection is followed, what the worker finds out
 	// in its turn at connections to its turn at keys.
 	row   int32
-	psns  uint32 // number of PSNs that a request takes; of a CAS in its turn, which takes one: MSN of the newest answer
+	psns  uint32 // number of PSNs that a request takes; of a CAS in its turn, which takes one: MSN of the newest answer. Before the turn at connections, of a frame that is hdr.Frame.Plain: what conn.Lookout.Ahead returns
 	acked uint32 // newest PSN that the server has answered
 	slack uint16 // PSNs that a READ may take beyond psns
 	order order
@@ -86,8 +86,9 @@ type lookout struct {
 	off                     bool
 	sides                   [2]as
 	looked, requests, bytes uint64
-	asked                   int8      // the server whose address slots are prefetched for requests
-	home                    addrTable // memory.addrs, the part of it that never changes: a copy, because other workers write to the same cache line
+	asked                   int8         // the server whose address slots are prefetched for requests
+	seek                    conn.Lookout // of the connections: what conn.Table.Easily reads first is prefetched
+	home                    addrTable    // memory.addrs, the part of it that never changes: a copy, because other workers write to the same cache line
 }
 
 // look finds out what it takes no state to know of a frame of the batch at hand. It is
@@ -120,11 +121,15 @@ func (s *lookout) look(p *parsed, x *packet.Buf) {
 		return
 	}
 	p.as = s.sides[fl&hdr.IsRequest]
-	if op.Ext&hdr.HasRETH != 0 {
-		// Most likely it comes to that soon, and the memory may be far away.
-		p.set = s.home.set(uint16(s.asked), binary.BigEndian.Uint64(b[hdr.PlainBTH+hdr.BTHLen:]))
-		prefetch.Line(uintptr(unsafe.Pointer(&s.home.e[p.set])))
+	p.psns = s.seek.Ahead(&p.ends, b)
+	at := s.seek.At(p.psns)
+	if op.Ext&hdr.HasRETH == 0 {
+		prefetch.Line(at)
+		return
 	}
+	// Most likely it comes to that soon, and the memory may be far away.
+	p.set = s.home.set(uint16(s.asked), binary.BigEndian.Uint64(b[hdr.PlainBTH+hdr.BTHLen:]))
+	prefetch.Lines(at, uintptr(unsafe.Pointer(&s.home.e[p.set])))
 }
 
 // glance is look where nothing is steered.

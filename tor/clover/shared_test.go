@@ -2,6 +2,7 @@ package clover
 
 import (
 	"bytes"
+	"encoding/binary"
 	"maps"
 	"slices"
 	"sync"
@@ -120,6 +121,44 @@ func TestOneServerOfWorkers(t *testing.T) {
 // own connections and go on with another's, is what one worker does to them: each frame is counted, and steered, once.
 func TestOnceEach(t *testing.T) {
 	in, frames := recorded(t, 8, 20000)
+	onceEach(t, in, frames, func(batch int) int {
+		if batch > 400 { // connections are one worker's by then
+			return batch % 3
+		}
+		return 0
+	})
+}
+
+// TestOnceEachEarly is TestOnceEach where one in 50 requests is lost in front of the app, with its answer, so that
+// the client's next request is ahead of its turn: it goes through a worker's own turn at connections first, and
+// then through all turns.
+func TestOnceEachEarly(t *testing.T) {
+	in, frames := recorded(t, 8, 20000)
+	n, lost := 0, map[uint32]bool{}
+	for i, b := range frames {
+		var f hdr.Frame
+		hdr.Parse(b, &f)
+		client := f.BTHOf(b).DestQP() & 0xFF
+		if in[i] == "a" {
+			if lost[client] && f.Op.Has(hdr.IsRead) { // of a length that makes no connection worth a row
+				binary.BigEndian.PutUint32(b[f.BTH+hdr.BTHLen+12:], 8)
+				hdr.SetICRC(b, &f)
+			}
+			lost[client] = i > 5000 && i%50 == 0
+		}
+		if !lost[client] {
+			in[n], frames[n] = in[i], b
+			n++
+		}
+	}
+	if count := onceEach(t, in[:n], frames[:n], func(int) int { return 0 }); count["psn-gap"] < 100 {
+		t.Errorf("only %d requests were ahead of their turn", count["psn-gap"])
+	}
+}
+
+// onceEach plays frames, which come in by in, to one worker and to two, of which worker of(batch), modulo their
+// number, takes a batch. It compares what both do, and returns how often each reason was given.
+func onceEach(t *testing.T, in []string, frames [][]byte, of func(batch int) int) map[string]uint64 {
 	play := func(workers int) (count map[string]uint64, out [2][][]byte) {
 		x := graphtest.NewGang(t, *Kind(), workers, graph.Args{"settle": "0"})
 		for at, batch := 0, 0; at < len(in); batch++ {
@@ -128,10 +167,7 @@ func TestOnceEach(t *testing.T) {
 				end++
 			}
 			port := map[string]int{"a": 0, "b": 1}[in[at]]
-			w := 0
-			if batch > 400 { // connections are one worker's by then
-				w = batch % 3 % workers
-			}
+			w := of(batch) % workers
 			x.Now += 1000
 			x.Push(w, port, frames[at:end])
 			at = end
@@ -169,4 +205,5 @@ func TestOnceEach(t *testing.T) {
 			t.Errorf("frames that leave by port %d differ", p)
 		}
 	}
+	return one
 }

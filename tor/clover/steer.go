@@ -135,7 +135,7 @@ func newApp(env graph.Env, args graph.Args) (graph.App, error) {
 	if err := st.journal.remember(env); err != nil {
 		return nil, err
 	}
-	s := &Steer{desk: desk{state: st, lookout: lookout{home: st.addrs}, worker: env.Worker, workers: env.Workers, goes: make([]gone, 0, cfg.hold)}}
+	s := &Steer{desk: desk{state: st, lookout: lookout{home: st.addrs, seek: st.conns.Lookout()}, worker: env.Worker, workers: env.Workers, goes: make([]gone, 0, cfg.hold)}}
 	s.batch = make([]parsed, 4*packet.MaxBatch)[:packet.MaxBatch] // an array of this size begins on a cache line
 	old := make([][hdr.AtomicETHLen]byte, packet.MaxBatch+1)
 	for i := range s.batch {
@@ -417,7 +417,7 @@ func (s *Steer) plain(c *graph.Ctx, p *parsed, worker int) bool {
 	}
 	i, ok := conn.Elsewhere, true
 	if p.f.Plain {
-		i = s.conns.Easily(c.Now(), &p.ends, p.b, p.fl, uint16(worker))
+		i = s.conns.Easily(c.Now(), &p.ends, p.b, p.fl, uint16(worker), p.psns)
 	}
 	if i < 0 {
 		if i == conn.NoSlot {
@@ -443,7 +443,7 @@ func (s *Steer) plain(c *graph.Ctx, p *parsed, worker int) bool {
 	}
 	if p.as == asRequest {
 		s.rank(p, r, p.b)
-		return p.order != early
+		return p.order != early || s.undone(p)
 	}
 	up := p.psn
 	if p.fl&hdr.IsAck != 0 {
@@ -455,6 +455,17 @@ func (s *Steer) plain(c *graph.Ctx, p *parsed, worker int) bool {
 	}
 	r.heard(c, p, up)
 	return true
+}
+
+// undone sets p.psns of a frame to what look has set, because plain may be called again for the frame. It
+// returns false.
+//
+//go:noinline
+func (s *lookout) undone(p *parsed) bool {
+	if p.f.Plain {
+		p.psns = s.seek.Ahead(&p.ends, p.b)
+	}
+	return false
 }
 
 // fetchAhead is the number of frames by which memory is fetched ahead of its use.

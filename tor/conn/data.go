@@ -46,7 +46,7 @@ func (t *Table) Request(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Slo
 		return NoSlot, Foreign
 	}
 	if f.Plain {
-		if s := t.Easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
+		if s := t.Easily(now, ends, b, f.Op.Info().Flags, 0, t.Ahead(ends, b)); s >= 0 {
 			return s, Known
 		}
 	}
@@ -82,7 +82,7 @@ func (t *Table) Response(now clock.Time, ends *Ends, b []byte, f *hdr.Frame) (Sl
 		return NoSlot, Foreign
 	}
 	if f.Plain {
-		if s := t.Easily(now, ends, b, f.Op.Info().Flags, 0); s >= 0 {
+		if s := t.Easily(now, ends, b, f.Op.Info().Flags, 0, t.Ahead(ends, b)); s >= 0 {
 			return s, Known
 		}
 	}

@@ -572,7 +572,7 @@ func TestPlain(t *testing.T) {
 				before, owner := slices.Clone(y.rows), uint16(rng.IntN(3))
 				got, ok := Elsewhere, true
 				if f.Plain && n&4 != 0 {
-					got = y.Easily(now, &ends, b, f.Op.Info().Flags, owner)
+					got = y.Easily(now, &ends, b, f.Op.Info().Flags, owner, y.Ahead(&ends, b))
 				}
 				switch got {
 				case Elsewhere:
@@ -655,7 +655,7 @@ func TestNotPlain(t *testing.T) {
 		}
 		before := *x.Row(s)
 		if f.Plain {
-			if got := x.Easily(2, &ends, b, f.Op.Info().Flags, owner); (got == s) != (name == "") || got == NoSlot {
+			if got := x.Easily(2, &ends, b, f.Op.Info().Flags, owner, x.Ahead(&ends, b)); (got == s) != (name == "") || got == NoSlot {
 				t.Errorf("%s: easily of row %d", name, got)
 			}
 		}
@@ -1015,7 +1015,7 @@ func TestSameHash(t *testing.T) {
 		if hdr.Parse(frame, &f); !f.Plain || !ends.Of(frame, &f) {
 			t.Fatal(f)
 		}
-		if got := y.Easily(2, &ends, frame, f.Op.Info().Flags, 0); got != Elsewhere {
+		if got := y.Easily(2, &ends, frame, f.Op.Info().Flags, 0, y.Ahead(&ends, frame)); got != Elsewhere {
 			t.Errorf("%s: taken for row %d", x.name, got)
 		}
 	}

@@ -190,11 +190,11 @@ const Elsewhere Slot = -2
 // Easily does what Plain does, faster, for a frame that is hdr.Frame.Plain. It returns the slot of the frame's
 // connection, or NoSlot if no row has the queue pair that the frame goes to. It returns Elsewhere, and
 // changes nothing, if the caller has to ask Plain. fl holds the flags of the frame's opcode.
-func (t *Table) Easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, owner uint16) Slot {
+// h is what Ahead returns for the frame.
+func (t *Table) Easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, owner uint16, h uint32) Slot {
 	c := (*[hdr.PlainBTH + hdr.BTHLen]byte)(b)
 	qpn := binary.BigEndian.Uint32(c[hdr.PlainBTH+4:]) & 0xFFFFFF
 	x, dst := &t.qps, ends.Dst.lo
-	h := x.hash4(dst, qpn)
 	for p := x.Start(h); ; p = x.Next(p) {
 		e := x.E[p]
 		if uint32(e>>32) != h || e == 0 {
@@ -218,6 +218,24 @@ func (t *Table) Easily(now clock.Time, ends *Ends, b []byte, fl hdr.OpFlags, own
 		return k.slot()
 	}
 }
+
+// Lookout finds where Easily looks for the row of a frame. It has only what never changes in a table, so that
+// it may be used while another worker changes the table.
+type Lookout struct{ names }
+
+// Lookout returns the Lookout of a table.
+func (t *store) Lookout() Lookout { return Lookout{t.qps} }
+
+// Ahead returns the hash of the queue pair to which frame b goes, which is hdr.Frame.Plain and has these ends.
+func (x *names) Ahead(ends *Ends, b []byte) uint32 {
+	return x.hash4(ends.Dst.lo, binary.BigEndian.Uint32((*[hdr.PlainBTH + hdr.BTHLen]byte)(b)[hdr.PlainBTH+4:])&0xFFFFFF)
+}
+
+// Ahead does what Lookout.Ahead does.
+func (t *store) Ahead(ends *Ends, b []byte) uint32 { return t.qps.Ahead(ends, b) }
+
+// At returns the address of what Easily reads first for a frame with hash h, for nf/prefetch.
+func (x *Lookout) At(h uint32) uintptr { return uintptr(unsafe.Pointer(&x.E[x.Start(h)])) }
 
 // findID returns the end at address a whose communication ID is id, or noRef.
 func (t *store) findID(a Addr, id uint32) ref {

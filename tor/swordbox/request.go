@@ -259,7 +259,7 @@ func (s *clientSide) sender(x *packet.Buf, b []byte) (*flow, *conn.Row) {
 	n := s.n
 	slot := conn.NoSlot
 	if s.f.Plain { // as most frames are: only the slot has to be found
-		slot = n.conns.Easily(s.c.Now(), &s.ends, b, s.f.Op.Info().Flags, 0)
+		slot = n.conns.Easily(s.c.Now(), &s.ends, b, s.f.Op.Info().Flags, 0, n.conns.Ahead(&s.ends, b))
 	}
 	if slot < 0 {
 		if slot = senderOf(s, x, b); slot == conn.NoSlot {

@@ -20,7 +20,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	n := s.n
 	slot := conn.NoSlot
 	if s.f.Plain { // as most frames are: only the slot has to be found
-		slot = n.conns.Easily(s.c.Now(), &s.ends, b, s.f.Op.Info().Flags, 0)
+		slot = n.conns.Easily(s.c.Now(), &s.ends, b, s.f.Op.Info().Flags, 0, n.conns.Ahead(&s.ends, b))
 	}
 	if slot < 0 {
 		var e conn.Event
