@@ -57,6 +57,12 @@ func child(text string) error {
 	if err := netns.Set(netns.NsHandle(3)); err != nil {
 		return err
 	}
+	if args["drop"] == "yes" { // all threads are to be in the namespace, since to enter one takes rights
+		if err := os.Setenv(childVar, strings.Replace(text, `"yes"`, `"now"`, 1)); err != nil {
+			return err
+		}
+		return syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+	}
 	out := json.NewEncoder(os.Stdout)
 	spec := siteSpec("xdp")
 	withPorts(spec, args["ports"])
@@ -65,10 +71,17 @@ func child(text string) error {
 	}
 	delete(args, "ports")
 	delete(args, "layout")
+	drop := args["drop"]
+	delete(args, "drop")
 	spec.Apps["sw"] = graph.AppSpec{Kind: "p4", Args: args}
 	x, err := open.Start(graph.Config{Spec: spec, Kinds: []graph.Kind{*Kind()}}, open.Config{Clock: clock.NewWall()})
 	if err != nil {
 		return out.Encode(status{Err: err.Error()})
+	}
+	if drop != "" {
+		if err := dropRights(); err != nil {
+			return err
+		}
 	}
 	if err := out.Encode(status{}); err != nil {
 		return err
