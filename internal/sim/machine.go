@@ -35,6 +35,7 @@ type times struct {
 	verb                                        Time
 	contexts                                    int
 	contextMiss                                 Time
+	holdAnswers                                 bool
 	threads                                     int
 	quantum                                     Time
 }
@@ -46,7 +47,7 @@ func (n *NIC) inTime() times {
 		hostRead: From(n.HostRead), hostAtomic: From(n.HostAtomic), deviceAccess: From(n.DeviceAccess),
 		hostOccupancy: From(n.HostOccupancy), deviceOccupancy: From(n.DeviceOccupancy), deviceWrite: From(n.DeviceWrite), hostUpdate: From(n.HostUpdate), deviceUpdate: From(n.DeviceUpdate),
 		atomicInterval: From(n.AtomicInterval), slotMask: 1<<n.SlotBits - 1,
-		sameRead: From(n.SameRead), verb: From(n.Verb), contexts: n.Contexts, contextMiss: From(n.ContextMiss), threads: n.Threads, quantum: From(n.Quantum),
+		sameRead: From(n.SameRead), verb: From(n.Verb), contexts: n.Contexts, contextMiss: From(n.ContextMiss), holdAnswers: n.HoldAnswers, threads: n.Threads, quantum: From(n.Quantum),
 	}
 	sum := 0.0
 	for i, x := range n.Stall {
@@ -85,6 +86,7 @@ type Machine struct {
 	device     []span
 	wakeAt     Time
 	deviceOp   bool // the request that executes is on device memory
+	held       Time // for which the answer of the request that executes is held up
 	atomic     atomic
 	frame      hdr.Frame
 	stats      MachineStats
@@ -308,7 +310,11 @@ func (m *Machine) arrive(b *packet.Buf) {
 	}
 	q := m.flowIn(qpn)
 	q.taken = max(q.taken+n.qpMessage, m.rxFree)
-	t := max(q.taken+n.receive+m.stall()+m.context(q, qpn), q.ready)
+	t := q.taken + n.receive
+	if !n.holdAnswers {
+		t += m.stall() + m.context(q, qpn)
+	}
+	t = max(t, q.ready)
 	q.ready = t
 	m.w.k.plan(t, m.id, kindReady, pack(qpn, f), b)
 }
@@ -434,7 +440,11 @@ func (m *Machine) onDevice(va uint64) bool {
 func (m *Machine) execute(arg uint64, b *packet.Buf) {
 	if arg != 0 {
 		op := hdr.Opcode(arg)
-		m.deviceOp, m.atomic.slot = false, nil
+		m.deviceOp, m.atomic.slot, m.held = false, nil, 0
+		if m.nic.holdAnswers && !op.Has(hdr.IsResponse) {
+			qpn := uint32(arg >> 40)
+			m.held = m.stall() + m.context(m.flowIn(qpn), qpn)
+		}
 		switch {
 		case op.Has(hdr.IsResponse):
 		case op.Has(hdr.IsAtomic) || op == hdr.ReadRequest:
@@ -457,6 +467,7 @@ func (m *Machine) execute(arg uint64, b *packet.Buf) {
 	}
 	m.port.in = b
 	m.breathe()
+	m.held = 0
 	if m.port.in != nil { // nobody is at home
 		m.port.in.Put()
 		m.port.in = nil
@@ -506,7 +517,7 @@ func (m *Machine) transmit(b *packet.Buf) {
 			default:
 				t += n.hostRead
 			}
-			t = max(t, q.sent)
+			t = max(t+m.held, q.sent)
 			q.sent = t
 		} else {
 			if now > q.posted {

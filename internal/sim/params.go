@@ -42,6 +42,9 @@ type NIC struct {
 	// another queue pair waits for ContextMiss.
 	Contexts    int
 	ContextMiss time.Duration
+	// HoldAnswers has a request execute at once and its answer wait for stalls and contexts. Without
+	// it the request waits for them before it executes, and other queue pairs' requests overtake it.
+	HoldAnswers bool
 	// Outstanding is the largest number of READs and atomics of a queue pair under way.
 	Outstanding int
 	// Verb is the time that a thread of the host needs to post a verb with a completion and to

@@ -526,7 +526,8 @@ func (s *Session) examine() {
 	s.res.FirstTry = false
 	most := plainAfter
 	if s.c.search == SearchLibrary {
-		most = max(plainAfter, min(libraryPlainAfter, s.c.entries/2))
+		// Clover's readers read whole entries however far they go: only one that may go round in circles does not.
+		most = max(plainAfter, s.c.entries/2)
 	}
 	if s.hops >= most {
 		s.plain, s.jumped = true, true

@@ -50,13 +50,8 @@ func SearchNamed(name string) (Search, error) {
 // us, and the timer slack of Linux adds 50 us (prctl(2), PR_SET_TIMERSLACK).
 const DefaultNap = 60 * time.Microsecond
 
-const (
-	// libraryPlainAfter is plainAfter in SearchLibrary, whose readers in Clover always read whole entries. It
-	// only guards against middleboxes and is no part of the search.
-	libraryPlainAfter = 1024
-	// collectors is how many background threads a process of Clover's library has.
-	collectors = 4
-)
+// collectors is how many background threads a process of Clover's library has.
+const collectors = 4
 
 // gcRecord is a write that the background must tell others.
 type gcRecord struct {

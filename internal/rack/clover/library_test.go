@@ -8,22 +8,35 @@ import (
 	wire "github.com/quillon/quillon/nf/hdr/clover"
 )
 
-// stale is a rack on which one node knows only the first entry of a key. Another node has appended three
+// stale is a rack on which one node knows only the first entry of a key. Another node has appended n
 // entries, and no shortcut was written yet.
-func stale(t *testing.T, search Search, direct bool) *rig {
+func stale(t *testing.T, search Search, direct bool, n int) *rig {
 	t.Helper()
-	r := newRig(t, Config{Keys: ycsb.Sequential(1, 1), Entries: 512, Sessions: 1, Search: search, Direct: direct, Nap: time.Hour}, 2, 1)
+	r := newRig(t, Config{Keys: ycsb.Sequential(1, 1), Entries: 512 + 3*n, Sessions: 1, Search: search, Direct: direct, Nap: time.Hour}, 2, 1)
 	for node := range 2 {
 		if x := r.op(node, 0, false, 1, nil); x.Err != nil {
 			t.Fatal(x.Err)
 		}
 	}
-	for range 3 {
+	for range n {
 		if x := r.op(0, 0, true, 1, make([]byte, 8)); x.Err != nil || !x.FirstTry {
 			t.Fatalf("%+v", x)
 		}
 	}
 	return r
+}
+
+// A reader reads whole entries however long the chain is, as Clover's library does.
+func TestLibraryReadsWholeEntries(t *testing.T) {
+	const n = 2000
+	r := stale(t, SearchLibrary, true, n)
+	x := r.op(1, 0, false, 1, nil)
+	if x.Err != nil || x.RoundTrips != n+2 {
+		t.Errorf("%d round trips, not %d: %v", x.RoundTrips, n+2, x.Err)
+	}
+	if h := r.cl.ClientStats().HeaderReads; h != 0 {
+		t.Errorf("%d READs of headers", h)
+	}
 }
 
 // A search goes on from the shortcut, even if the shortcut names the entry where the search began. A write
@@ -42,14 +55,14 @@ func TestLibrarySearch(t *testing.T) {
 		{SearchLibrary, true, 5, 9},
 		{SearchLibrary, false, 5, 10},
 	} {
-		r := stale(t, c.search, c.direct)
+		r := stale(t, c.search, c.direct, 3)
 		if c.search == SearchHeaders {
 			r.settle()
 		}
 		if x := r.op(1, 0, false, 1, nil); x.Err != nil || x.FirstTry || c.search == SearchLibrary && x.RoundTrips != c.read {
 			t.Errorf("%v: a read takes %d round trips, not %d: %v", c.search, x.RoundTrips, c.read, x.Err)
 		}
-		r = stale(t, c.search, c.direct)
+		r = stale(t, c.search, c.direct, 3)
 		if x := r.op(1, 0, true, 1, make([]byte, 8)); x.Err != nil || x.FirstTry || x.RoundTrips != c.write {
 			t.Errorf("%v, direct=%v: a write takes %d round trips, not %d: %v", c.search, c.direct, x.RoundTrips, c.write, x.Err)
 		}

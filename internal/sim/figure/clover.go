@@ -99,6 +99,9 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	if err != nil {
 		return job{}, err
 	}
+	if par.Cause == causeAnswers {
+		nic.HoldAnswers = true
+	}
 	if par.Cause == causeKeys && !r.software {
 		r.keys, r.zipf = textKeys, textZipf
 	}
@@ -187,6 +190,9 @@ const (
 	causeTiming = "timing"
 	// causeAlone lets threads of a host cost each other nothing.
 	causeAlone = "alone"
+	// causeAnswers has the memory node's NIC hold up answers, not requests that have not executed yet. The
+	// sources of the delays, figure 2.2 and Clio's figure 4, are of answers and cannot tell which it is.
+	causeAnswers = "held-answers"
 )
 
 // The curves of six-host-run from which the costs come that threads of a host cause each other. They are
