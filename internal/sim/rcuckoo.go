@@ -23,8 +23,10 @@ import (
 type RCuckooConfig struct {
 	// Table is the table; no Rows: 2^17, which are a million entries.
 	Table rcuckoo.Layout
-	// Fill is the share of entries that are used at first.
-	Fill float64
+	// Fill is the share of entries that are used at first. With Primed the clients themselves have filled the table so far,
+	// and know the rows that they met; Library.Cache must have room for the whole table.
+	Fill   float64
+	Primed bool
 	StoreLoad
 	// Kind is what operations that write do, or reads where that is Read.
 	Kind rcuckoo.Kind
@@ -144,7 +146,11 @@ var filled struct {
 
 // fill makes the table.
 func (r *cuckooRun) fill() error {
-	name := fmt.Sprintf("%+v %v %d", r.Table, r.Fill, r.Value)
+	share := r.Fill
+	if r.Primed {
+		share = 0
+	}
+	name := fmt.Sprintf("%+v %v %d", r.Table, share, r.Value)
 	filled.Lock()
 	defer filled.Unlock()
 	if filled.tables == nil || len(filled.tables) > 16 {
@@ -153,7 +159,7 @@ func (r *cuckooRun) fill() error {
 	t := filled.tables[name]
 	if t == nil {
 		l := r.Table
-		n := int(r.Fill * float64(l.Rows*rcuckoo.Slots))
+		n := int(share * float64(l.Rows*rcuckoo.Slots))
 		if r.Value > 0 {
 			l.Wide, l.Extents = true, 2*(n*rcuckoo.ExtentSize(r.Value)+r.Clients*chunkOf(r.Value))
 		}
@@ -165,7 +171,7 @@ func (r *cuckooRun) fill() error {
 		if r.Value > 0 {
 			next, err = t.FillExtents(next, n, r.Value, func(uint32) []byte { return r.value[:r.Value] })
 		} else {
-			next, err = t.Fill(next, r.Fill, func(uint32) []byte { return r.value[:t.InlineSize()] })
+			next, err = t.Fill(next, share, func(uint32) []byte { return r.value[:t.InlineSize()] })
 		}
 		if err != nil {
 			return fmt.Errorf("sim: filling the table: %w", err)
@@ -174,7 +180,11 @@ func (r *cuckooRun) fill() error {
 	}
 	r.table, r.next = t.Clone(), filled.next[name]
 	r.Table = r.table.Layout
-	r.keys = ycsb.Sequential(1, max(int(r.next)-1, 1))
+	there := int(r.next) - 1
+	if r.Primed {
+		there = int(r.Fill * float64(r.Table.Rows*rcuckoo.Slots))
+	}
+	r.keys = ycsb.Sequential(1, max(there, 1))
 	r.failing = rcuckooFailing{rng: rand.New(rand.NewPCG(r.Seed, 0xDEAD))}
 	if r.Failures > 0 {
 		r.failing.over = time.Duration(float64(time.Second) / r.Failures)
@@ -196,7 +206,11 @@ func (r *cuckooRun) attach(w *World) error {
 		return err
 	}
 	m.DeviceMemory(r.grant.Locks.VA, r.table.LockBytes())
-	return r.hosts(w, r.keys, 2048, r.client)
+	if err := r.hosts(w, r.keys, 2048, r.client); err != nil || !r.Primed {
+		return err
+	}
+	r.next, err = r.table.Prime(r.all, r.next, r.Fill, r.value[:r.table.InlineSize()])
+	return err
 }
 
 // client makes the clients of a host.

@@ -117,6 +117,8 @@ type rowCache struct {
 	cache   []byte
 	cached  []int32       // by place: number of the row, plus 1; 0: empty
 	known   map[int32]row // instead of both, where the cache has room for the whole table
+	lore    *lore         // of rows that are not in known, where the session has filled the table (Table.Prime)
+	saw     []uint32      // by row: number of the image that the session saw last; 0: none
 	reach   bool          // the search has met rows of the cache only
 }
 
@@ -138,6 +140,8 @@ func (c *rowCache) rowInCache(i int) row {
 		}
 	} else if b, ok := c.known[int32(i)]; ok {
 		return b
+	} else if c.saw != nil && c.saw[i] != 0 {
+		return c.lore.image(c.saw[i])
 	}
 	c.reach = false
 	return none[:n]
@@ -156,6 +160,7 @@ func (c *rowCache) keep(i int, b []byte) {
 func (c *rowCache) forget() {
 	clear(c.cached)
 	clear(c.known)
+	clear(c.saw)
 }
 
 // begin asks for an operation's first step, when the client's own time for it is over.
