@@ -49,8 +49,8 @@ type RCuckooMeasured struct {
 	RoundTrips struct{ P50, P99 float64 } `json:"round_trips_per_write"`
 	// LockBytes are those that a write took for locks and the READs behind them.
 	LockBytes float64 `json:"lock_bytes_per_write"`
-	// SecondSearch is the share of paths that were none any more, in whose place the
-	// locked rows had another.
+	// SecondSearch is the share of paths that were none any more, in whose place the locked rows had another: of
+	// the means of clients' failures for an insertion, as the authors' script has it.
 	SecondSearch float64       `json:"second_search"`
 	Failed       uint64        `json:"failed"` // clients
 	Filled       float64       `json:"filled"`
@@ -92,14 +92,16 @@ type cuckooRun struct {
 	keys    []uint64 // that are there at first
 	next    uint32   // key that is inserted next
 	trips   *hdrhistogram.Histogram
-	firsts  float64
-	seconds float64
-	locks   float64 // bytes
+	per     []searched // by client
+	locks   float64    // bytes
 	failing rcuckooFailing
 	all     []*rcuckoo.Client
 	value   []byte
 	turn    int
 }
+
+// searched is what a client's searches found in its insertions.
+type searched struct{ insertions, firstFailed, secondFailed float64 }
 
 // rcuckooFailing chooses who fails when.
 type rcuckooFailing struct {
@@ -123,7 +125,7 @@ func RCuckoo(ctx context.Context, c RCuckooConfig) (RCuckooMeasured, error) {
 	if err := c.defaults(); err != nil {
 		return RCuckooMeasured{}, err
 	}
-	r := &cuckooRun{RCuckooConfig: &c, value: make([]byte, max(c.Value, 8)), trips: hdrhistogram.New(1, 1<<30, 3)}
+	r := &cuckooRun{RCuckooConfig: &c, value: make([]byte, max(c.Value, 8)), trips: hdrhistogram.New(1, 1<<30, 3), per: make([]searched, c.Clients)}
 	r.storeRun = newStoreRun(&c.StoreLoad, &r.m.StoreMeasured)
 	if err := r.fill(); err != nil {
 		return r.m, err
@@ -257,14 +259,14 @@ func (r *cuckooRun) client(h *storeHost) (host.App, error) {
 			return true
 		}
 	}
-	c.Done = r.done
+	c.Done = func(o *rcuckoo.Result) { r.done(&r.per[h.first+o.Session], o) }
 	client, err := rcuckoo.NewClient(c)
 	r.all = append(r.all, client)
 	return client, err
 }
 
 // done counts an operation.
-func (r *cuckooRun) done(o *rcuckoo.Result) {
+func (r *cuckooRun) done(p *searched, o *rcuckoo.Result) {
 	switch {
 	case errors.Is(o.Err, rcuckoo.ErrDied):
 		return
@@ -277,9 +279,10 @@ func (r *cuckooRun) done(o *rcuckoo.Result) {
 	}
 	if r.open && o.Kind != rcuckoo.Read {
 		_ = r.trips.RecordValue(int64(o.RoundTrips))
-		r.firsts += float64(o.FirstFailed)
 		r.locks += float64(o.LockBytes)
-		r.seconds += float64(o.SecondFailed)
+		p.insertions++
+		p.firstFailed += float64(o.FirstFailed)
+		p.secondFailed += float64(o.SecondFailed)
 	}
 	r.did(o.Kind != rcuckoo.Read, o.Start, o.End, o.Cost)
 }
@@ -289,7 +292,12 @@ func (r *cuckooRun) sum() {
 	m := &r.m
 	m.RoundTrips.P50, m.RoundTrips.P99 = float64(r.trips.ValueAtQuantile(50)), float64(r.trips.ValueAtQuantile(99))
 	m.LockBytes = share(r.locks, float64(r.trips.TotalCount()))
-	m.SecondSearch = share(r.firsts-r.seconds, r.firsts)
+	first, second := 0.0, 0.0
+	for _, p := range r.per {
+		first += share(p.firstFailed, p.insertions)
+		second += share(p.secondFailed, p.insertions)
+	}
+	m.SecondSearch = share(first-second, first)
 	m.Filled = float64(r.table.Count()) / float64(r.table.Rows*rcuckoo.Slots)
 	for _, c := range r.all {
 		m.Stats.Add(c.Stats())
