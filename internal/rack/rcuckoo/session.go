@@ -18,8 +18,10 @@ const (
 	stepCollect      // READ of extents that may be free
 	stepThink        // time, until the client asks for something
 	stepWait         // time, until extents may be used again
+	stepPlan         // time, until the client has found a path
 	stepLock         // masked CAS of locks, READ of the rows behind them
 	stepHold         // time, until the client has looked at the rows that it has locked
+	stepPlace        // time, until the client has found a path in these rows
 	stepWrite        // WRITEs of rows, and the release of all locks
 	stepRelease      // release of the locks that are held
 	stepBase         // READ of leases, rows and places: an observation begins
@@ -67,6 +69,7 @@ type session struct {
 	written bool
 	rounds  int // how often it has looked for free extents
 	old     cell
+	beside  cell // the extent that is read together with the rows
 	free    bool // old's extent is to be freed
 
 	// The locks and rows that the operation holds or wants.
@@ -75,6 +78,7 @@ type session struct {
 	held    int // groups whose locks the session holds
 	started clock.Time
 	find    *finder
+	path    []hop    // the path that an insertion takes; none: it must try again
 	guess   []hop    // the path that was guessed
 	moves   []uint32 // the keys of its entries
 	flushed bool
@@ -345,8 +349,13 @@ func (s *session) Wake(now clock.Time) {
 		s.begin(now, s.res.Op)
 	case stepWait:
 		s.prepare(now)
+	case stepPlan:
+		s.started = now
+		s.do(now, stepLock)
 	case stepHold:
 		s.act(now)
+	case stepPlace:
+		s.place(now)
 	case stepShut:
 		if s.asking {
 			s.fire(now)
@@ -364,7 +373,7 @@ func (s *session) Lost(now clock.Time, _ int) {
 	c := s.c
 	s.Drop()
 	was := s.step
-	if s.marked = false; was == stepIdle || was == stepThink || was == stepWait {
+	if s.marked = false; was == stepIdle || was == stepThink || was == stepWait || was == stepPlan {
 		return
 	}
 	s.WakeAt = clock.Never // of stepShut
