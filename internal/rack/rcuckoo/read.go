@@ -20,6 +20,7 @@ func (s *session) postRead(now clock.Time) {
 	s.Reset()
 	if s.beside = (cell{}); s.c.cfg.Where != nil {
 		if at, size := s.c.cfg.Where(s.key); size > 0 {
+			size = (size + 7) &^ 7 // as entries have it
 			s.beside = cell{at: uint64(at), size: size}
 			s.rep.img = grow(s.rep.img, size+extentHeader)
 			s.Ask(rnic.OpRead, 0, s.grant.Extents, at, s.rep.img)
