@@ -38,8 +38,6 @@ type RCuckooConfig struct {
 	// Failures is how many clients fail in a second, each in the middle of what it
 	// writes. Another takes its place at once.
 	Failures float64
-	// Remember has clients know where each value in an extent lay at first.
-	Remember bool
 	// Until, when it is not 0: the run ends when so many operations are done, or the table is full, and all count.
 	Until int
 }
@@ -226,9 +224,6 @@ func (r *cuckooRun) client(h *storeHost) (host.App, error) {
 			return nil, err
 		}
 		c.Outside = true
-		if r.Remember {
-			c.Where = r.where
-		}
 	}
 	c.Layout, c.Sessions, c.CQ, c.Seed = r.Table, h.clients, h.cq, r.Seed+uint64(h.number)
 	c.Dial = func(_ clock.Time, session int) (*rnic.QP, rcuckoo.Grant, error) {
@@ -268,11 +263,6 @@ func (r *cuckooRun) client(h *storeHost) (host.App, error) {
 	client, err := rcuckoo.NewClient(c)
 	r.all = append(r.all, client)
 	return client, err
-}
-
-// where is where a key's value lay at first: keys from 1 on have one after the other.
-func (r *cuckooRun) where(key uint32) (at, size int) {
-	return int(key-1) * rcuckoo.ExtentSize(r.Value), r.Value
 }
 
 // done counts an operation.

@@ -101,9 +101,6 @@ type Config struct {
 	// rows. No key can be found in them: a read ends when its READs have come. Short is for models of what
 	// the authors measured.
 	Short bool
-	// Where tells where the client believes a key's value to lie, in an extent; 0: it does not know. The value is read together with the
-	// key's rows, and taken if they say that it lies there. nil: the rows are read first. It is for models of clients that remember.
-	Where func(key uint32) (at, size int)
 	// Blind insertions do not look whether the key is there; the workload must know that it is not. They lock
 	// only the rows of a path.
 	Blind bool

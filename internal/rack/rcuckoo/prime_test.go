@@ -58,35 +58,3 @@ func TestInsertionTime(t *testing.T) {
 		}
 	}
 }
-
-// A value whose place is known is read together with the rows; if it lies elsewhere meanwhile, it is read from there.
-func TestWhere(t *testing.T) {
-	for _, moved := range []bool{false, true} {
-		at := 0
-		x := newNear(t, Layout{Rows: 64, Wide: true, Extents: 4096}, func(c *Config) {
-			c.Where = func(uint32) (int, int) { return at, 20 }
-		})
-		put := func(at int, v byte) {
-			a, _ := x.table.RowsOf(9)
-			m := x.table.image(x.table.row(a))
-			m.put(3, cell{Key: 9, extent: true, size: 20, at: uint64(at)})
-			m.seal()
-			putExtent(x.table.extents[at:], 9, append(make([]byte, 19), v))
-		}
-		put(0, 1)
-		if moved {
-			put(64, 2)
-		}
-		x.begin(1000, Op{Kind: Read, Key: 9})
-		x.answer(2000, nothing)
-		if moved {
-			if x.ended != 0 {
-				t.Fatalf("a value that has moved: %+v", x.last)
-			}
-			x.answer(3000, nothing)
-		}
-		if want := byte(1); x.ended != 1 || x.last.Err != nil || !x.last.Found || (x.last.Got[19] != want) != moved {
-			t.Errorf("moved %v: %+v", moved, x.last)
-		}
-	}
-}

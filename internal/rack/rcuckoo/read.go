@@ -18,14 +18,6 @@ func (s *session) postRead(now clock.Time) {
 	s.readAt = now
 	a, b := s.pair[0], s.pair[1]
 	s.Reset()
-	if s.beside = (cell{}); s.c.cfg.Where != nil {
-		if at, size := s.c.cfg.Where(s.key); size > 0 {
-			size = (size + 7) &^ 7 // as entries have it
-			s.beside = cell{at: uint64(at), size: size}
-			s.rep.img = grow(s.rep.img, size+extentHeader)
-			s.Ask(rnic.OpRead, 0, s.grant.Extents, at, s.rep.img)
-		}
-	}
 	if s.c.cfg.Short {
 		postShort(s, min(a, b), max(a, b))
 		return
@@ -102,10 +94,6 @@ func (s *session) hit(now clock.Time, e cell) {
 		return
 	}
 	s.old = e
-	if s.beside.size == e.size && s.beside.at == e.at {
-		s.gotExtent(now)
-		return
-	}
 	s.rep.img = grow(s.rep.img, e.size+extentHeader)
 	s.do(now, stepExtent)
 }

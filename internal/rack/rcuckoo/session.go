@@ -69,7 +69,6 @@ type session struct {
 	written bool
 	rounds  int // how often it has looked for free extents
 	old     cell
-	beside  cell // the extent that is read together with the rows
 	free    bool // old's extent is to be freed
 
 	// The locks and rows that the operation holds or wants.

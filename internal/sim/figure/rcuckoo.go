@@ -89,8 +89,6 @@ const (
 	causeUnfenced = "unfenced-reads"
 	// causeFenced has READs wait for the masked CAS where they do not.
 	causeFenced = "fenced-reads"
-	// causeRemember has clients remember where a value lies, and read it beside the rows.
-	causeRemember = "known-values"
 	// causeHalfSkew has the exponent 0.50, as one of two sets of the authors' script for figure 3.20.
 	causeHalfSkew = "zipf-0.50"
 	// causeEmpty has clients that did not fill the table themselves: they know no row at first, and remember 64 KiB of rows.
@@ -124,8 +122,6 @@ func cuckooCause(c *sim.RCuckooConfig, cause string) {
 		c.Library.Fence = false
 	case causeFenced:
 		c.Library.Fence = true
-	case causeRemember:
-		c.Remember = true
 	case causeHalfSkew:
 		c.Zipf = 0.5
 	case causeCoarse:
@@ -204,10 +200,8 @@ func rcuckoos() []*Figure {
 		},
 		{ID: "3.18", data: "3.18", takes: takesNIC, causes: []string{causeEmpty}, jobs: cuckooSecond},
 		{
-			ID: "3.20", data: "3.20", takes: takesNIC, causes: []string{causeIdle, causeAlone, causeEarly, causeUniform, causeShort, causeRemember, causeHalfSkew}, jobs: cuckooValues, lacks: []string{"the table has 131,072 entries"},
+			ID: "3.20", data: "3.20", takes: takesNIC, causes: []string{causeIdle, causeAlone, causeEarly, causeUniform, causeShort, causeHalfSkew}, jobs: cuckooValues, lacks: []string{"the table has 131,072 entries"},
 			reasons: []reason{
-				{series: "YCSB-C extent", text: "clients remember where values lie, and read them beside the rows, as the text supposes and the public code's own tables allow", cause: causeRemember},
-				{series: "only reads, 1,024 bytes over 8", ratio: true, text: "clients remember where values lie", cause: causeRemember},
 				{series: "YCSB-A inline", text: "the same number stands in the script for the exponent 0.50; with 0.99 the authors have 6.4 Mop/s with 80 clients and 1.5 with 160 (ycsb-a-skew), and this is with 120", cause: causeHalfSkew},
 			},
 			ratios: []ratio{
