@@ -59,9 +59,7 @@ func cuckooOwn(threads float64) rcuckoo.Work {
 		return one + time.Duration(float64(full-one)*max(threads-1, 0)/(cuckooFullThreads-1))
 	}
 	a, b := &cuckooWork, &cuckooFull
-	w := rcuckoo.Work{Read: at(a.Read, b.Read), Update: at(a.Update, b.Update), Insert: at(a.Insert, b.Insert), Held: at(a.Held, b.Held)}
-	cuckooMore(&w)
-	return w
+	return rcuckoo.Work{Read: at(a.Read, b.Read), Update: at(a.Update, b.Update), Insert: at(a.Insert, b.Insert), Held: at(a.Held, b.Held)}
 }
 
 // cuckooMore is what an insertion takes beyond the simplest one, as shares of the time of that: of the public code (commit c364b8b), compiled as its Makefile
@@ -131,8 +129,11 @@ func cuckooCause(c *sim.RCuckooConfig, cause string) {
 	case causeIdle:
 		c.Library.Work = rcuckoo.Work{}
 	case causeAlone:
-		c.Library.Work = cuckooWork
-		cuckooMore(&c.Library.Work)
+		w := cuckooWork
+		if c.Primed {
+			cuckooMore(&w)
+		}
+		c.Library.Work = w
 	case causeSimple:
 		w := &c.Library.Work
 		w.Look, w.Again, w.Move, w.Lock = 0, 0, 0, 0
@@ -218,6 +219,9 @@ func rcuckoos() []*Figure {
 func cuckooJob(par Params, name string, c sim.RCuckooConfig, values func(*sim.RCuckooMeasured) []Value) job {
 	if c.Library.Work != (rcuckoo.Work{}) {
 		c.Library.Work = cuckooOwn(float64(c.Clients) / float64(c.Hosts))
+		if c.Primed {
+			cuckooMore(&c.Library.Work)
+		}
 	}
 	cuckooCause(&c, par.Cause)
 	if c.Measure == 0 && c.Kind == rcuckoo.Update {
