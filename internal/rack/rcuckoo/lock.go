@@ -323,11 +323,11 @@ func (s *session) insert(now clock.Time) {
 		s.step, s.WakeAt = stepPlace, now.Add(d)
 		return
 	}
-	s.place(now)
+	place(s, now)
 }
 
 // place moves the entries along the path.
-func (s *session) place(now clock.Time) {
+func place(s *session, now clock.Time) {
 	l := &s.c.cfg.Layout
 	if len(s.path) == 0 {
 		s.res.SecondFailed++

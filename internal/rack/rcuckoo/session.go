@@ -354,7 +354,7 @@ func (s *session) Wake(now clock.Time) {
 	case stepHold:
 		s.act(now)
 	case stepPlace:
-		s.place(now)
+		place(s, now)
 	case stepShut:
 		if s.asking {
 			s.fire(now)
