@@ -24,8 +24,10 @@ import (
 type RCuckooConfig struct {
 	// Table is the table; no Rows: 2^17, which are a million entries.
 	Table rcuckoo.Layout
-	// Fill is the share of entries that are used at first.
-	Fill float64
+	// Fill is the share of entries that are used at first. With Primed the clients themselves have filled the table so far,
+	// and know the rows that they met; Library.Cache must have room for the whole table.
+	Fill   float64
+	Primed bool
 	StoreLoad
 	// Kind is what operations that write do, or reads where that is Read.
 	Kind rcuckoo.Kind
@@ -48,8 +50,8 @@ type RCuckooMeasured struct {
 	RoundTrips struct{ P50, P99 float64 } `json:"round_trips_per_write"`
 	// LockBytes are those that a write took for locks and the READs behind them.
 	LockBytes float64 `json:"lock_bytes_per_write"`
-	// SecondSearch is the share of paths that were none any more, in whose place the
-	// locked rows had another.
+	// SecondSearch is the share of paths that were none any more, in whose place the locked rows had another: of
+	// the means of clients' failures for an insertion, as the authors' script has it.
 	SecondSearch float64       `json:"second_search"`
 	Failed       uint64        `json:"failed"` // clients
 	Filled       float64       `json:"filled"`
@@ -89,14 +91,16 @@ type cuckooRun struct {
 	keys    []uint64 // that are there at first
 	next    uint32   // key that is inserted next
 	trips   *hdrhistogram.Histogram
-	firsts  float64
-	seconds float64
-	locks   float64 // bytes
+	per     []searched // by client
+	locks   float64    // bytes
 	failing rcuckooFailing
 	all     []*rcuckoo.Client
 	value   []byte
 	turn    int
 }
+
+// searched is what a client's searches found in its insertions.
+type searched struct{ insertions, firstFailed, secondFailed float64 }
 
 // rcuckooFailing chooses who fails when.
 type rcuckooFailing struct {
@@ -120,7 +124,7 @@ func RCuckoo(ctx context.Context, c RCuckooConfig) (RCuckooMeasured, error) {
 	if err := c.defaults(); err != nil {
 		return RCuckooMeasured{}, err
 	}
-	r := &cuckooRun{RCuckooConfig: &c, value: make([]byte, max(c.Value, 8)), trips: hdrhistogram.New(1, 1<<30, 3)}
+	r := &cuckooRun{RCuckooConfig: &c, value: make([]byte, max(c.Value, 8)), trips: hdrhistogram.New(1, 1<<30, 3), per: make([]searched, c.Clients)}
 	r.storeRun = newStoreRun(&c.StoreLoad, &r.m.StoreMeasured)
 	if err := r.fill(); err != nil {
 		return r.m, err
@@ -143,7 +147,11 @@ var filled struct {
 
 // fill makes the table.
 func (r *cuckooRun) fill() error {
-	name := fmt.Sprintf("%+v %v %d", r.Table, r.Fill, r.Value)
+	share := r.Fill
+	if r.Primed {
+		share = 0
+	}
+	name := fmt.Sprintf("%+v %v %d", r.Table, share, r.Value)
 	filled.Lock()
 	defer filled.Unlock()
 	if filled.tables == nil || len(filled.tables) > 16 {
@@ -152,7 +160,7 @@ func (r *cuckooRun) fill() error {
 	t := filled.tables[name]
 	if t == nil {
 		l := r.Table
-		n := int(r.Fill * float64(l.Rows*rcuckoo.Slots))
+		n := int(share * float64(l.Rows*rcuckoo.Slots))
 		if r.Value > 0 {
 			l.Wide, l.Extents = true, 2*(n*rcuckoo.ExtentSize(r.Value)+r.Clients*chunkOf(r.Value))
 		}
@@ -164,7 +172,7 @@ func (r *cuckooRun) fill() error {
 		if r.Value > 0 {
 			next, err = t.FillExtents(next, n, r.Value, func(uint32) []byte { return r.value[:r.Value] })
 		} else {
-			next, err = t.Fill(next, r.Fill, func(uint32) []byte { return r.value[:t.InlineSize()] })
+			next, err = t.Fill(next, share, func(uint32) []byte { return r.value[:t.InlineSize()] })
 		}
 		if err != nil {
 			return fmt.Errorf("sim: filling the table: %w", err)
@@ -173,7 +181,11 @@ func (r *cuckooRun) fill() error {
 	}
 	r.table, r.next = t.Clone(), filled.next[name]
 	r.Table = r.table.Layout
-	r.keys = ycsb.Sequential(1, max(int(r.next)-1, 1))
+	there := int(r.next) - 1
+	if r.Primed {
+		there = int(r.Fill * float64(r.Table.Rows*rcuckoo.Slots))
+	}
+	r.keys = ycsb.Sequential(1, max(there, 1))
 	r.failing = rcuckooFailing{rng: rand.New(rand.NewPCG(r.Seed, 0xDEAD))}
 	if r.Failures > 0 {
 		r.failing.over = time.Duration(float64(time.Second) / r.Failures)
@@ -195,7 +207,11 @@ func (r *cuckooRun) attach(w *World) error {
 		return err
 	}
 	m.DeviceMemory(r.grant.Locks.VA, r.table.LockBytes())
-	return r.hosts(w, r.keys, 2048, r.client)
+	if err := r.hosts(w, r.keys, 2048, r.client); err != nil || !r.Primed {
+		return err
+	}
+	r.next, err = r.table.Prime(r.all, r.next, r.Fill, r.value[:r.table.InlineSize()])
+	return err
 }
 
 // client makes the clients of a host.
@@ -242,14 +258,14 @@ func (r *cuckooRun) client(h *storeHost) (host.App, error) {
 			return true
 		}
 	}
-	c.Done = r.done
+	c.Done = func(o *rcuckoo.Result) { r.done(&r.per[h.first+o.Session], o) }
 	client, err := rcuckoo.NewClient(c)
 	r.all = append(r.all, client)
 	return client, err
 }
 
 // done counts an operation.
-func (r *cuckooRun) done(o *rcuckoo.Result) {
+func (r *cuckooRun) done(p *searched, o *rcuckoo.Result) {
 	switch {
 	case errors.Is(o.Err, rcuckoo.ErrDied):
 		return
@@ -262,9 +278,10 @@ func (r *cuckooRun) done(o *rcuckoo.Result) {
 	}
 	if r.open && o.Kind != rcuckoo.Read {
 		_ = r.trips.RecordValue(int64(o.RoundTrips))
-		r.firsts += float64(o.FirstFailed)
 		r.locks += float64(o.LockBytes)
-		r.seconds += float64(o.SecondFailed)
+		p.insertions++
+		p.firstFailed += float64(o.FirstFailed)
+		p.secondFailed += float64(o.SecondFailed)
 	}
 	r.did(o.Kind != rcuckoo.Read, o.Start, o.End, o.Cost)
 }
@@ -274,7 +291,12 @@ func (r *cuckooRun) sum() {
 	m := &r.m
 	m.RoundTrips.P50, m.RoundTrips.P99 = float64(r.trips.ValueAtQuantile(50)), float64(r.trips.ValueAtQuantile(99))
 	m.LockBytes = share(r.locks, float64(r.trips.TotalCount()))
-	m.SecondSearch = share(r.firsts-r.seconds, r.firsts)
+	first, second := 0.0, 0.0
+	for _, p := range r.per {
+		first += share(p.firstFailed, p.insertions)
+		second += share(p.secondFailed, p.insertions)
+	}
+	m.SecondSearch = share(first-second, first)
 	m.Filled = float64(r.table.Count()) / float64(r.table.Rows*rcuckoo.Slots)
 	for _, c := range r.all {
 		m.Stats.Add(c.Stats())

@@ -138,8 +138,13 @@ type Config struct {
 }
 
 // Work is a client's own time for a read, an update and an insertion. Held is the part of the latter two that passes while the
-// client holds its locks: it looks for the key in the rows that it has read, and makes the WRITEs.
-type Work struct{ Read, Update, Insert, Held time.Duration }
+// client holds its locks: it looks for the key in the rows that it has read, and makes the WRITEs. Insert is of an insertion
+// whose search ends in its first row, which has a free entry. What others take in addition is Look for each further row that a search
+// looks at, Again for a search of the locked rows, Move for each entry that moves, and Lock for each further masked CAS.
+type Work struct {
+	Read, Update, Insert, Held time.Duration
+	Look, Again, Move, Lock    time.Duration
+}
 
 // of is the time that passes before the operation's first request.
 func (w *Work) of(k Kind) time.Duration {
@@ -152,6 +157,24 @@ func (w *Work) of(k Kind) time.Duration {
 		return w.Insert - w.Held
 	}
 	return 0
+}
+
+// planned is the time between an insertion's search and its first request. The time of a first try's search has passed before.
+func (w *Work) planned(try, looked, locks int) time.Duration {
+	d := w.Look*time.Duration(looked-1) + w.Lock*time.Duration(locks-1)
+	if try > 1 {
+		d += w.Insert - w.Held
+	}
+	return d
+}
+
+// placed is the time that an insertion takes beyond Held while it holds its locks. looked is how many rows its second search looked at; 0: there was none.
+func (w *Work) placed(looked, moves int) time.Duration {
+	d := w.Move * time.Duration(moves)
+	if looked > 0 {
+		d += w.Again + w.Look*time.Duration(looked-1)
+	}
+	return d
 }
 
 // held is the part of it that passes while locks are held.

@@ -54,6 +54,12 @@ func (s *session) attempt(now clock.Time) {
 	if len(s.groups) > len(s.Words) {
 		s.Words = make([][8]byte, len(s.groups))
 	}
+	if s.res.Kind == Insert {
+		if d := c.cfg.Work.planned(s.res.Tries, s.find.looked, len(s.groups)); d > 0 {
+			s.step, s.WakeAt = stepPlan, now.Add(d)
+			return
+		}
+	}
 	s.started = now
 	s.do(now, stepLock)
 }
@@ -301,24 +307,38 @@ func (s *session) rewrite(r int, m image, slot int) {
 	}
 }
 
-// insert moves entries along a path of locked rows: the path that was guessed, or another one.
+// insert chooses a path of locked rows: the path that was guessed, or another one.
 func (s *session) insert(now clock.Time) {
-	l := &s.c.cfg.Layout
-	path := s.guess
+	s.path = s.guess
+	looked := 0
 	if !s.stillThere() {
 		s.res.FirstFailed++
-		if !s.find.find(s.key, s.inLocked) {
-			s.res.SecondFailed++
-			s.release(now, thenRetry)
-			return
+		s.path = nil
+		if s.find.find(s.key, s.inLocked) {
+			s.path = s.find.path
 		}
-		path = s.find.path
+		looked = s.find.looked
 	}
-	for i := len(path) - 1; i >= 0; i-- {
-		h := path[i]
+	if d := s.c.cfg.Work.placed(looked, max(len(s.path)-1, 0)); d > 0 {
+		s.step, s.WakeAt = stepPlace, now.Add(d)
+		return
+	}
+	place(s, now)
+}
+
+// place moves the entries along the path.
+func place(s *session, now clock.Time) {
+	l := &s.c.cfg.Layout
+	if len(s.path) == 0 {
+		s.res.SecondFailed++
+		s.release(now, thenRetry)
+		return
+	}
+	for i := len(s.path) - 1; i >= 0; i-- {
+		h := s.path[i]
 		m := l.image(s.rowLocked(int(h.row)))
 		if i > 0 {
-			p := path[i-1]
+			p := s.path[i-1]
 			copy(m.entry(int(h.slot)), l.image(s.rowLocked(int(p.row))).entry(int(p.slot)))
 		} else {
 			m.put(int(h.slot), s.newCell())

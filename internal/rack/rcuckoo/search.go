@@ -35,6 +35,7 @@ type finder struct {
 	ahead  []int32 // nodes to look at first
 	seen   map[int32]struct{}
 	path   []hop
+	looked int // rows that the last search looked at
 }
 
 func newFinder(l *Layout, s Search, seed uint64) *finder {
@@ -55,6 +56,7 @@ const (
 // not be used. false: there is no path.
 func (f *finder) find(key uint32, look func(row int) row) bool {
 	first, _ := f.l.RowsOf(key)
+	f.looked = 0
 	if f.search == DFS {
 		f.path = f.path[:0]
 		clear(f.seen)
@@ -79,6 +81,7 @@ func (f *finder) find(key uint32, look func(row int) row) bool {
 		if b == nil {
 			continue
 		}
+		f.looked++
 		m := f.l.image(b)
 		if hole := m.hole(); hole >= 0 {
 			f.trace(at, int32(hole))
@@ -144,6 +147,7 @@ func (f *finder) descend(key uint32, to int32, look func(row int) row) bool {
 	if b == nil {
 		return false
 	}
+	f.looked++
 	m := f.l.image(b)
 	if hole := m.hole(); hole >= 0 {
 		f.path = append(f.path, hop{to, int32(hole)})

@@ -18,8 +18,10 @@ const (
 	stepCollect      // READ of extents that may be free
 	stepThink        // time, until the client asks for something
 	stepWait         // time, until extents may be used again
+	stepPlan         // time, until the client has found a path
 	stepLock         // masked CAS of locks, READ of the rows behind them
 	stepHold         // time, until the client has looked at the rows that it has locked
+	stepPlace        // time, until the client has found a path in these rows
 	stepWrite        // WRITEs of rows, and the release of all locks
 	stepRelease      // release of the locks that are held
 	stepBase         // READ of leases, rows and places: an observation begins
@@ -75,6 +77,7 @@ type session struct {
 	held    int // groups whose locks the session holds
 	started clock.Time
 	find    *finder
+	path    []hop    // the path that an insertion takes; none: it must try again
 	guess   []hop    // the path that was guessed
 	moves   []uint32 // the keys of its entries
 	flushed bool
@@ -117,6 +120,8 @@ type rowCache struct {
 	cache   []byte
 	cached  []int32       // by place: number of the row, plus 1; 0: empty
 	known   map[int32]row // instead of both, where the cache has room for the whole table
+	lore    *lore         // of rows that are not in known, where the session has filled the table (Table.Prime)
+	saw     []uint32      // by row: number of the image that the session saw last; 0: none
 	reach   bool          // the search has met rows of the cache only
 }
 
@@ -138,6 +143,8 @@ func (c *rowCache) rowInCache(i int) row {
 		}
 	} else if b, ok := c.known[int32(i)]; ok {
 		return b
+	} else if c.saw != nil && c.saw[i] != 0 {
+		return c.lore.image(c.saw[i])
 	}
 	c.reach = false
 	return none[:n]
@@ -156,6 +163,7 @@ func (c *rowCache) keep(i int, b []byte) {
 func (c *rowCache) forget() {
 	clear(c.cached)
 	clear(c.known)
+	clear(c.saw)
 }
 
 // begin asks for an operation's first step, when the client's own time for it is over.
@@ -340,8 +348,13 @@ func (s *session) Wake(now clock.Time) {
 		s.begin(now, s.res.Op)
 	case stepWait:
 		s.prepare(now)
+	case stepPlan:
+		s.started = now
+		s.do(now, stepLock)
 	case stepHold:
 		s.act(now)
+	case stepPlace:
+		place(s, now)
 	case stepShut:
 		if s.asking {
 			s.fire(now)
@@ -359,7 +372,7 @@ func (s *session) Lost(now clock.Time, _ int) {
 	c := s.c
 	s.Drop()
 	was := s.step
-	if s.marked = false; was == stepIdle || was == stepThink || was == stepWait {
+	if s.marked = false; was == stepIdle || was == stepThink || was == stepWait || was == stepPlan {
 		return
 	}
 	s.WakeAt = clock.Never // of stepShut
