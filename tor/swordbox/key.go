@@ -238,8 +238,21 @@ func (t *keys) movable(fl *flow, o *op) *key {
 // guest adds d to the number of operations under o's key on other clients' connections.
 func (t *keys) guest(o *op, d int32) {
 	if x := t.find(o.rkey); x != nil {
-		x.guests += d
+		x.guests = max(0, x.guests+d) // inherit may have found no place for the key
 	}
+}
+
+// inherit counts o, which another process sent over another client's connection, so that nobody invalidates its R_Key meanwhile. No
+// client has a right to the key yet.
+func (t *keys) inherit(o *op, now clock.Time) {
+	x := t.find(o.rkey)
+	if x == nil {
+		if x = t.fresh(o.rkey); x == nil {
+			return
+		}
+		x.used = now
+	}
+	x.guests++
 }
 
 // refused notes that the server refused o. If the server had granted the same before, the region has changed,

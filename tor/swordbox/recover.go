@@ -469,7 +469,7 @@ func (n *order) relink(c *flow, list []*op, now clock.Time) {
 		}
 		if f != c {
 			o.flags |= fGuest
-			n.nicOf(c).keys.guest(o, 1)
+			n.nicOf(c).keys.inherit(o, now)
 			n.lends.add(n.index(c))
 		}
 		if !o.makeable() {
