@@ -210,6 +210,16 @@ func (t *keys) revoke(x *key) {
 	x.lanes = x.lanes[:0]
 }
 
+// clear forgets all keys. No operations are under way under them.
+func (t *keys) clear() {
+	for i := range t.k {
+		if x := &t.k[i]; x.serial != 0 {
+			t.revoke(x)
+			x.reach, x.until = reach{}, 0
+		}
+	}
+}
+
 // lent corrects the number of connections that are lent, after f.lends changed.
 func (t *keys) lent(f *flow) {
 	if f.lends > 0 != f.isLent {

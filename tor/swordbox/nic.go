@@ -131,9 +131,7 @@ func (n *nics) spareNIC(now clock.Time) *nic {
 	}
 	for side := range uint8(mostNICs) {
 		if x := n.nicAt(side); !used[side] {
-			for k := range x.keys.k {
-				x.keys.revoke(&x.keys.k[k])
-			}
+			x.keys.clear()
 			x.pulse, x.mac = pulse{trip: x.pulse.trip, asks: x.pulse.asks}, 0
 			return x
 		}

@@ -103,4 +103,10 @@ func TestFiveNICs(t *testing.T) {
 	if f := &n.flows[slot]; !f.synced || n.nicOf(f).mac != 0x020900000014 {
 		t.Errorf("followed %v at %x", f.synced, n.nicOf(f).mac)
 	}
+	for range 3 {
+		last.reads()
+	}
+	if x := n.nicOf(&n.flows[slot]); x.keys.find(testRKey) == nil || x.keys.forgotten != 0 {
+		t.Errorf("%d rights are forgotten for want of a place, with %d places", x.keys.forgotten, len(x.keys.k))
+	}
 }
