@@ -38,3 +38,31 @@ func TestGuestsOverACrash(t *testing.T) {
 		}
 	}
 }
+
+// A server's end of a lost connection goes on answering the box's questions. Its client has a new connection under the same number, of
+// which an answer has the PSN that those answers have. It is held back a few times at most: its client repeats its request.
+func TestLostEndAnswersForEver(t *testing.T) {
+	r, k, d := journaling(t, graph.Args{"idle": "2h"})
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 7)
+	r.reboot(k, d)
+	r.Advance(2 * time.Duration(keepGone))
+	stays(t, r.Push("a", a.made(hdr.WriteOnly, a.psn, reth(0x5000, testRKey, 8), little(1))).Out["b"])
+	none0(t, a.acknowledges(a.spsn).Out["a"])
+	for minute := range 4 {
+		asked := 0
+		for range 70 {
+			for range stays(t, r.Advance(time.Second).Out["b"]) {
+				none0(t, a.acknowledges(a.spsn).Out["a"])
+				asked++
+			}
+		}
+		swallowed := 0
+		for len(a.acknowledges(a.spsn).Out["a"]) == 0 {
+			if swallowed++; swallowed == 7 {
+				t.Fatalf("minute %d, %d questions: each of %d answers is held back", minute, asked, swallowed)
+			}
+			r.Advance(time.Second)
+		}
+	}
+}

@@ -49,7 +49,7 @@ type carrier struct {
 	goal                uint32 // PSN behind the last packet to be sent again
 	gate                uint32 // see gated
 	nudged              uint32 // PSN of the request that was last sent again because its answer was late
-	missed              uint32 // PSN from which requests were last sent again
+	missed              uint32 // PSN from which requests were last sent again; of a lost flow: see heardAgain
 
 	grants grants
 	up     header // front of frames to the server
@@ -62,7 +62,7 @@ type carrier struct {
 	filled  uint32     // PSN of the next WRITE that fills (see fill)
 	echoes  uint8      // see judge: questions in a row whose only answer acknowledged a PSN that was known to be executed
 	echoed  bool       // the last question had this answer
-	misses  uint8      // how many times in a row requests were sent again from PSN missed on, although the server was heard in between
+	misses  uint8      // how many times in a row requests were sent again from PSN missed on, although the server was heard in between; of a lost flow: see heardAgain
 	// disputed is set when a request came whose PSN is far from the expected one: the server is asked whether
 	// its end still belongs to this connection, and has not answered yet.
 	disputed bool

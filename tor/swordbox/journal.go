@@ -203,7 +203,10 @@ func (s *wire) askLost(f *flow, near uint32) {
 	if now < s.n.ledger.mem.barred || !s.emptyWrite(&f.up, (near-mostUnacked)&hdr.PSNMask&^longMask|ownPSN) {
 		return
 	}
-	f.owed, f.asking, f.start = min(f.owed+1, 2), now, near
+	if now.Sub(f.asking) >= keepGone {
+		f.misses = 0
+	}
+	f.owed, f.asking, f.start = f.owed+min(1, 255-f.owed), now, near
 	if f.asked == 0 {
 		f.asked = now
 	}
@@ -227,6 +230,7 @@ func asks(s *clientSide, f *flow, b []byte, psn uint32) {
 func hearLost(s *carrierSide, f *flow, b []byte) {
 	psn, h := s.f.BTHOf(b).PSN(), s.f.AETHOf(b)
 	syn, sure := h.Syndrome(), f.owed == 1 || f.trusted
+	f.misses = uint8(min(int(f.misses)+2*int(f.owed)-1, 255)) // each may come twice
 	f.owed, f.tries, f.missed = 0, 0, psn|knownPSN
 	if sure {
 		f.asked = 0
@@ -246,9 +250,14 @@ func hearLost(s *carrierSide, f *flow, b []byte) {
 
 // heardAgain reports whether an acknowledgement with PSN psn, which no question waits for, says what the newest answer to a question about
 // the lost flow f said: it is the network's copy of that, or the server has answered several questions late. The client counts
-// otherwise than the server's end, and would take it for the answer to its own requests.
+// otherwise than the server's end, and would take it for the answer to its own requests. As many come as questions were asked lately, and their
+// copies (misses); what comes more often is of another connection, whose client repeats its request. From 255 on they are not counted.
 func (f *flow) heardAgain(now clock.Time, psn uint32) bool {
-	return f.missed == psn|knownPSN && now.Sub(f.asking) < keepGone
+	if f.missed != psn|knownPSN || now.Sub(f.asking) >= keepGone || f.misses == 0 {
+		return false
+	}
+	f.misses -= uint8(min(1, 255-int(f.misses)))
+	return true
 }
 
 // isOver reports whether nothing of the lost flow f can cross any more that the server would execute, or acknowledge, in another
