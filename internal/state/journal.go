@@ -145,17 +145,17 @@ func (j *Journal) Slots() int {
 	return p.first + len(p.slots)
 }
 
-// grows is grow, but for a disk that does not answer for patience. What is under way then goes on, and the next call waits for it.
+// grows is grow, but for a disk that does not answer for patience. What is under way then goes on, and the next call waits for it, and tries anew where it has failed.
 func (j *Journal) grows(slots int, patience time.Duration) error {
-	over := time.After(patience)
+	over, mine := time.After(patience), false
 	for j.Slots() < slots {
 		if j.grown == nil {
-			j.grown = make(chan error, 1)
+			j.grown, mine = make(chan error, 1), true
 			go func(done chan<- error) { done <- j.grow(slots) }(j.grown)
 		}
 		select {
 		case err := <-j.grown:
-			if j.grown = nil; err != nil {
+			if j.grown = nil; err != nil && mine {
 				return err
 			}
 		case <-over:
