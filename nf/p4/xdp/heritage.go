@@ -434,7 +434,7 @@ func (x *heir) Inherits() bool { return x.old != nil && !x.old.foreign }
 // another one. What a foreign program has is not known: then x lacks something as long as it has a table without entries.
 func (h *heritage) lacks(x *Executor) bool {
 	if h.foreign {
-		return anyTable(x, tableEmpty)
+		return anyEmpty(x)
 	}
 	for n, s := range x.vsets {
 		if h.members[n] && s.empty {
@@ -456,14 +456,24 @@ func (h *heritage) lacks(x *Executor) bool {
 	return false
 }
 
-// anyTable reports whether frames look for entries of a table in this way.
-func anyTable(x *Executor, way uint64) bool {
+// anyEmpty reports whether a table has no entries.
+func anyEmpty(x *Executor) bool {
 	for i, t := range x.tables {
-		if !t.skip && t.kind != keyless && looks(x, i) == way {
+		if !t.skip && t.kind != keyless && looks(x, i) == tableEmpty {
 			return true
 		}
 	}
 	return false
+}
+
+// hasOwn reports whether a table has entries that are not the program's own, or no table is empty.
+func hasOwn(x *Executor) bool {
+	for i, t := range x.sw.Program().Tables() {
+		if m := x.tables[i]; !t.Const && !m.skip && m.kind != keyless && looks(x, i) != tableEmpty {
+			return true
+		}
+	}
+	return !anyEmpty(x)
 }
 
 // disown makes x end without the counts that it shares with the program before, which goes on.
