@@ -349,10 +349,13 @@ func (x *Executor) addNumbers(table int) {
 // numberOf returns the number of an entry in the kernel, which is given one if it is new.
 func (x *Executor) numberOf(table int, row uint32, t *ir.Table, r *ir.Row) (k uint32, err error) {
 	n := x.byTable[table]
-	switch {
-	case n == nil:
+	if n == nil {
 		return row, nil
-	case n.of[row] > 0:
+	}
+	if int(row) >= len(n.of) {
+		n.of = append(n.of, make([]uint32, int(row)+1-len(n.of))...)
+	}
+	if n.of[row] > 0 {
 		return n.of[row] - 1, nil
 	}
 	there := false
@@ -418,10 +421,10 @@ func (x *Executor) cell(table, row int) (at int, there bool) {
 	switch n := x.byTable[table]; {
 	case row < 0:
 		return size, true
-	case row >= size:
-		return 0, false
 	case n == nil:
-		return row, true
+		return row, row < size
+	case row >= len(n.of):
+		return 0, false
 	default:
 		return int(n.of[row]) - 1, n.of[row] > 0
 	}
