@@ -276,6 +276,14 @@ func TestHeadlessVersionConst(t *testing.T) {
 	k := &kernel{sw: w.sw}
 	k.ready.Store(&built{run: &running{x: w.x, waits: true}, first: true})
 	k.Look(0)
+	t.Cleanup(func() {
+		for k.waits.begun && k.ready.Load() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		if b := k.ready.Load(); b != nil {
+			b.run.stop()
+		}
+	})
 	for now := clock.Time(0); now < clock.Time(60e9); now += clock.Time(1e9) {
 		if k.Look(now); k.waits.begun {
 			t.Fatalf("after %d s it takes over without a controller's entries", now/1e9)
