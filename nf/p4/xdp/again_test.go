@@ -184,6 +184,16 @@ func TestStoppedSize(t *testing.T) {
 	s.delete(all[mostPairs])
 	s.pass(1500)
 	s.runs("again", true)
+	for n := range 5 { // those that stay are not the first ones
+		e := s.entry(uint64(mostPairs+10+n), 0, 0)
+		e.Key[0].Mask = nil
+		s.insert(e)
+	}
+	for _, h := range all[:5] {
+		s.delete(h)
+	}
+	s.pass(3000)
+	s.runs("without the first ones", true)
 	s.counts()
 
 	r := &stopping{twin: newTwin(t, pairs(t, "range"))}

@@ -486,3 +486,41 @@ func TestGraceOfDefaults(t *testing.T) {
 		t.Errorf("%d grace periods for %d masks, want 1; stopped: %v", w.x.graces.n-first-1, maxMasks+1, w.x.Stopped())
 	}
 }
+
+// TestMoveFails: an entry for which others would have to move leaves them where they were if no grace period can be made, and each entry is in one slot.
+func TestMoveFails(t *testing.T) {
+	fails := false
+	g := &graces{after: func() {}, wait: func() error {
+		if fails {
+			return errors.New("no grace period")
+		}
+		return nil
+	}}
+	shape := cuckooShape{keyWords: 1, words: 4, buckets: 16, records: 128}
+	c := &cuckoo{cuckooShape: shape, slots: &shared{mem: make([]byte, 4*slotsOf*shape.buckets)}, records: &shared{mem: make([]byte, 8*shape.words*shape.records)}, recs: g.rest(shape.records), seed: 1}
+	var there []uint64
+	failed := 0
+	for key := uint64(1); len(there) < slotsOf*shape.buckets*9/10 && key < 1000; key++ {
+		fails = true
+		err := c.put([]uint64{key}, []uint64{1, 2, 3})
+		if err != nil {
+			failed++
+			fails = false
+			err = c.put([]uint64{key}, []uint64{1, 2, 3})
+		}
+		if err == nil {
+			there = append(there, key)
+		}
+	}
+	if failed == 0 {
+		t.Fatal("no entry had to move")
+	}
+	for _, key := range there {
+		if err := c.delete([]uint64{key}); err != nil {
+			t.Error(err)
+		}
+		if c.find([]uint64{key}, c.hash([]uint64{key})) >= 0 {
+			t.Errorf("entry %d is in another slot, too", key)
+		}
+	}
+}

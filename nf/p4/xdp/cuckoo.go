@@ -157,6 +157,7 @@ func (c *cuckoo) room(h uint64) (int, error) {
 	for n := len(path) - 1; n > 0; n-- {
 		atomic.StoreUint32(c.slot(path[n]), *c.slot(path[n-1]))
 		if err := c.recs.g.now(); err != nil {
+			atomic.StoreUint32(c.slot(path[n]), 0) // else the entry would be there when it is deleted
 			return -1, err
 		}
 	}

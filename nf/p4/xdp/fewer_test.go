@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"maps"
@@ -16,7 +17,9 @@ import (
 
 	"github.com/quillon/quillon/internal/rack/topo"
 	"github.com/quillon/quillon/internal/xsk"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/p4"
 	"github.com/quillon/quillon/nf/port/afxdp"
 	"github.com/quillon/quillon/nf/port/open"
 )
@@ -260,4 +263,40 @@ func TestHeadlessVersion(t *testing.T) {
 	}
 	third.stop()
 	h.clean("after a stop")
+}
+
+// TestHeadlessVersionConst: entries that are the program's own do not say that the next process of another version has its entries.
+func TestHeadlessVersionConst(t *testing.T) {
+	const presets = `"entries":[{"match_key":[{"match_type":"exact","key":"0x7"}],"action_entry":{"action_id":4,"action_data":[]},"priority":1}],"max_size":8`
+	w := newTwin(t, bytes.Replace(pairs(t, "copies"), []byte(`"max_size":8`), []byte(presets), 1))
+	if looks(w.x, 0) == looks(w.x, 1) {
+		t.Fatal("not only one table has entries")
+	}
+	w.x.old = &heritage{foreign: true}
+	k := &kernel{sw: w.sw}
+	k.ready.Store(&built{run: &running{x: w.x, waits: true}, first: true})
+	k.Look(0)
+	t.Cleanup(func() {
+		for k.waits.begun && k.ready.Load() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		if b := k.ready.Load(); b != nil {
+			b.run.stop()
+		}
+	})
+	for now := clock.Time(0); now < clock.Time(60e9); now += clock.Time(1e9) {
+		if k.Look(now); k.waits.begun {
+			t.Fatalf("after %d s it takes over without a controller's entries", now/1e9)
+		}
+	}
+	w.both(func(sw *p4.Switch) error {
+		_, err := sw.Insert("t", p4.Entry{Key: []p4.Match{{Value: bigEndian(1)}}, Action: p4.Action{Name: "set", Args: [][]byte{bigEndian(1), bigEndian(2)}}})
+		return err
+	})
+	for now := clock.Time(60e9); now < clock.Time(62e9) && !k.waits.begun; now += clock.Time(1e8) {
+		k.Look(now)
+	}
+	if !k.waits.begun {
+		t.Error("it does not take over with a controller's entries")
+	}
 }

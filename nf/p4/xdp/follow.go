@@ -200,7 +200,9 @@ func (x *Executor) Put(table int, row uint32, r ir.Row) {
 // putRow puts an entry into the kernel, or leaves there what was.
 func (x *Executor) putRow(table int, row uint32, r *ir.Row) error {
 	m, t := x.tables[table], &x.tree.Tables[table]
-	if int(row) >= max(1, t.Size) { // a controller may have it hold more
+	size := max(1, t.Size)
+	byRow := t.Meter >= 0 || t.Timeout && x.byTable[table] == nil              // its memory has a place for each row
+	if m.rows[row]&rowThere == 0 && m.n >= size || byRow && int(row) >= size { // a controller may have it hold more
 		return fmt.Errorf("it has more entries than the %d that the program says", t.Size)
 	}
 	rank := rankOf(r, row)

@@ -349,10 +349,13 @@ func (x *Executor) addNumbers(table int) {
 // numberOf returns the number of an entry in the kernel, which is given one if it is new.
 func (x *Executor) numberOf(table int, row uint32, t *ir.Table, r *ir.Row) (k uint32, err error) {
 	n := x.byTable[table]
-	switch {
-	case n == nil:
+	if n == nil {
 		return row, nil
-	case n.of[row] > 0:
+	}
+	if int(row) >= len(n.of) {
+		n.of = append(n.of, make([]uint32, int(row)+1-len(n.of))...)
+	}
+	if n.of[row] > 0 {
 		return n.of[row] - 1, nil
 	}
 	there := false
@@ -418,10 +421,10 @@ func (x *Executor) cell(table, row int) (at int, there bool) {
 	switch n := x.byTable[table]; {
 	case row < 0:
 		return size, true
-	case row >= size:
-		return 0, false
 	case n == nil:
-		return row, true
+		return row, row < size
+	case row >= len(n.of):
+		return 0, false
 	default:
 		return int(n.of[row]) - 1, n.of[row] > 0
 	}
@@ -434,7 +437,7 @@ func (x *heir) Inherits() bool { return x.old != nil && !x.old.foreign }
 // another one. What a foreign program has is not known: then x lacks something as long as it has a table without entries.
 func (h *heritage) lacks(x *Executor) bool {
 	if h.foreign {
-		return anyTable(x, tableEmpty)
+		return anyEmpty(x)
 	}
 	for n, s := range x.vsets {
 		if h.members[n] && s.empty {
@@ -456,14 +459,24 @@ func (h *heritage) lacks(x *Executor) bool {
 	return false
 }
 
-// anyTable reports whether frames look for entries of a table in this way.
-func anyTable(x *Executor, way uint64) bool {
+// anyEmpty reports whether a table has no entries.
+func anyEmpty(x *Executor) bool {
 	for i, t := range x.tables {
-		if !t.skip && t.kind != keyless && looks(x, i) == way {
+		if !t.skip && t.kind != keyless && looks(x, i) == tableEmpty {
 			return true
 		}
 	}
 	return false
+}
+
+// hasOwn reports whether a table has entries that are not the program's own, or no table is empty.
+func hasOwn(x *Executor) bool {
+	for i, t := range x.sw.Program().Tables() {
+		if m := x.tables[i]; !t.Const && !m.skip && m.kind != keyless && looks(x, i) != tableEmpty {
+			return true
+		}
+	}
+	return !anyEmpty(x)
 }
 
 // disown makes x end without the counts that it shares with the program before, which goes on.

@@ -450,7 +450,7 @@ func (k *kernel) Look(now clock.Time) {
 	if b.run.waits {
 		k.waits, k.why = succession{on: true, any: !b.first, changes: k.run.x.changes, since: now, first: now}, whyHeadless
 		if k.run.x.old.foreign {
-			k.waits.any = k.waits.any || anyTable(k.run.x, tableFull) || !anyTable(k.run.x, tableEmpty)
+			k.waits.any = k.waits.any || hasOwn(k.run.x)
 			k.why = whyVersion
 		}
 		k.wait(now)
