@@ -380,7 +380,7 @@ func Wants(spec *Spec, kinds []Kind) (port.Filter, error) {
 			if k := findKind(kinds, s.Kind); k != nil {
 				if app, err := k.New(Env{Name: name + "/" + s.Name, Workers: 1, Share: (&share{}).get, Asked: true}, maps.Clone(s.Args)); err == nil {
 					in := appWants(app, straight)
-					f.Closed, f.Bound, f.Guarded = f.Closed || in.Closed, f.Bound || in.Bound, f.Guarded || in.Guarded
+					f.Closed, f.Bound, f.Guarded, f.Waits = f.Closed || in.Closed, f.Bound || in.Bound, f.Guarded || in.Guarded, f.Waits || in.Waits
 					if in.Guarded {
 						guards = append(guards, name+"/"+s.Name)
 					}
@@ -497,7 +497,7 @@ func (s *Spec) straight(kinds []Kind) bool {
 
 // union returns a filter that wants the frames of both filters.
 func union(a, b port.Filter) port.Filter {
-	f := port.Filter{All: a.All || b.All, Closed: a.Closed || b.Closed, Bound: a.Bound || b.Bound, Guarded: a.Guarded || b.Guarded}
+	f := port.Filter{All: a.All || b.All, Closed: a.Closed || b.Closed, Bound: a.Bound || b.Bound, Guarded: a.Guarded || b.Guarded, Waits: a.Waits || b.Waits}
 	if f.All {
 		return f
 	}

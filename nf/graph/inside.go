@@ -44,7 +44,7 @@ type Inside struct {
 	over   bool
 	fault  atomic.Pointer[PanicError] // the latest
 
-	closed, bound, guarded bool // see port.Filter
+	closed, bound, guarded, waits bool // see port.Filter
 }
 
 // newInside makes the node of an inner app, and one instance, which checks the arguments.
@@ -69,7 +69,7 @@ func newInside(env Env, ctx *Ctx, index uint16, outer *node, spec InsideSpec, ki
 	var err error
 	if in.spare, err = in.make(in.env); err == nil {
 		f := appWants(in.spare, false)
-		in.closed, in.bound, in.guarded = f.Closed, f.Bound, f.Guarded
+		in.closed, in.bound, in.guarded, in.waits = f.Closed, f.Bound, f.Guarded, f.Waits
 	}
 	return in, err
 }
@@ -300,7 +300,7 @@ func (in insideApp) heldBy(apps []App) (n int) {
 // Wants returns a filter that wants no frames, because the outer app names the wanted frames. The filter has
 // Closed, Bound and Guarded as the inner app wants them, so that these frames do not cross unseen.
 func (in insideApp) Wants() port.Filter {
-	return port.Filter{Closed: in.closed, Bound: in.bound, Guarded: in.guarded}
+	return port.Filter{Closed: in.closed, Bound: in.bound, Guarded: in.guarded, Waits: in.waits}
 }
 
 // Report returns the reports of all instances that are Reporters.

@@ -140,6 +140,9 @@ type Filter struct {
 	// Guarded has wanted atomics to guarded words (see Guarder) dropped while no worker takes
 	// them, and lets other frames cross unless Closed or Bound drops them.
 	Guarded bool
+	// Waits has wanted frames wait for a worker that may only lack a processor, as long as with
+	// Closed. If the worker is gone, or does nothing for longer, they cross.
+	Waits bool
 	// Watched has frames that no app wants come to the worker, too, because somebody looks at
 	// them. They cross in the kernel while no worker takes them. Watched changes nothing for a
 	// port whose unwanted frames go to the kernel's stack and not to another port.

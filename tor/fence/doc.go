@@ -25,7 +25,8 @@
 // A function behind the fence, such as swordbox, may keep requests of the client: settle= must be longer
 // than it keeps them. While no process runs, the kernel drops the frames to queue pairs that
 // entries name (port.Filter.Bound), even of entries that were lifted before, until the interfaces are
-// detached. Frames to which only entries without a queue pair apply cross in the kernel.
+// detached. Frames to which only entries without a queue pair apply cross in the kernel. While a process runs that
+// does nothing, frames wait for it (port.Filter.Waits): 1 s by default, after which they cross, too.
 //
 // Where the instance has a journal (graph.Env.Journal), entries outlive a reboot of the machine, too. Who asks that a client
 // be shut out is told that it is when that is so, and is asked for a cookie until then. After a reboot all entries stay until they are lifted in table held, also

@@ -201,7 +201,7 @@ func (a *app) Reconfigure(args graph.Args) error {
 }
 
 // Wants implements graph.Wanter.
-func (a *app) Wants() port.Filter { return port.Filter{RoCE: true, Bound: true} }
+func (a *app) Wants() port.Filter { return port.Filter{RoCE: true, Bound: true, Waits: true} }
 
 // begin puts the entries of fence= in force, and those that a process before this one left.
 func (a *app) begin() {

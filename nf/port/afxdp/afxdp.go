@@ -576,7 +576,7 @@ func (w *Pair) choose(d *device, cfg PairConfig) choice {
 
 // stale returns the age above which a heartbeat does not count while the filter is f.
 func (o *Options) stale(f port.Filter) clock.Duration {
-	if f.Closed {
+	if f.Closed || f.Waits {
 		return o.hold
 	}
 	return o.Stale

@@ -507,7 +507,7 @@ func (d *device) program() string {
 // everything is the filter of an interface all of whose frames the process must
 // carry, where f is wanted.
 func everything(f port.Filter) port.Filter {
-	return port.Filter{All: true, Bound: f.Bound, Guarded: f.Guarded}
+	return port.Filter{All: true, Bound: f.Bound, Guarded: f.Guarded, Waits: f.Waits}
 }
 
 // wants is the filter of d's program, before there is one.

@@ -42,7 +42,7 @@
 // Rx and Wait store CLOCK_MONOTONIC there, without a system call. A worker that
 // calls neither for Options.Stale (60 ms) is bypassed, whether it is stopped,
 // stalled or gone. If the filter is Closed, frames wait in the ring for 1 s before the program drops
-// later ones, because the worker may only lack a processor. The kernel removes the socket of a process that
+// later ones, because the worker may only lack a processor. If it Waits, they wait as long, and later ones cross. The kernel removes the socket of a process that
 // died at once. The program sends frames to the socket from the worker's first Rx on, not from Open.
 //
 // If a worker comes back after frames went past it, its port drops the frames that it received before and

@@ -30,7 +30,7 @@ type xdpArgs struct {
 	frames   int            `arg:"frames" range:"0.." default:"four rings" help:"frames of memory a queue"`
 	busyPoll int            `arg:"busy-poll" range:"0.." help:"µs that a system call polls the device itself"`
 	fallback afxdp.Fallback `arg:"fallback" words:"redirect pass" help:"of a pair, frames that no process takes: redirect to the other interface, or pass to the kernel (a bridge that has both)"`
-	stale    time.Duration  `arg:"stale" range:"1ns.." default:"60ms" help:"of a pair: how long a worker may be silent before frames cross in the kernel; 1s by default where they are dropped instead, for a function that is closed"`
+	stale    time.Duration  `arg:"stale" range:"1ns.." default:"60ms" help:"of a pair: how long a worker may be silent before frames cross in the kernel; 1s by default for a function that is closed, where they are dropped instead, and for a fence"`
 	keep     bool           `arg:"keep" words:"false true" default:"false, true in a splice of quillon bridge" help:"of a pair: leave the wire in the kernel at a clean stop"`
 	leave    bool           `arg:"offloads" words:"set leave" help:"set what AF_XDP needs and restore it at the end, or leave"`
 }
