@@ -50,8 +50,9 @@ func FormOf(name string, width int) Form {
 	return Hex
 }
 
-// maxDigits is the largest number of digits of a number that Parse reads.
-const maxDigits = 1 << 12
+// maxBits is the largest width of a number that Parse reads, and the largest number of its digits in each base, leading
+// zeros counted: p4c's widest type has 2048 bits.
+const maxBits = 1 << 12
 
 // Parse reads a number (5, 0x5, 0b101, 0o5, each also with _ between digits), an address (IPv4, IPv6, MAC), true or
 // false. It returns v in canonical form, and the width of an address in bits, or 0 for all other values.
@@ -84,13 +85,16 @@ func Parse(s string) (v []byte, width int, err error) {
 			digits, base = digits[2:], 8
 		}
 	}
-	// In each base, so that what is read can be written in all of them: a hexadecimal digit takes up to 1.21 decimal ones.
-	if most := maxDigits * 4 / 5; len(digits) > maxDigits || base > 10 && len(digits) > most {
-		return nil, 0, fmt.Errorf("the number has %d digits", len(digits))
+	if len(digits) > maxBits {
+		return nil, 0, fmt.Errorf("the number has %d digits: want at most %d", len(digits), maxBits)
 	}
 	n, ok := new(big.Int).SetString(digits, base)
 	if !ok || digits[0] == '+' || digits[0] == '-' {
 		return nil, 0, fmt.Errorf("%q is not a value: want a number (5, 0x5), an address or true or false", s)
+	}
+	// By bits, not only by digits: a number that is read in one base must be short enough to be read again in each other.
+	if n.BitLen() > maxBits {
+		return nil, 0, fmt.Errorf("the number has %d bits: want at most %d", n.BitLen(), maxBits)
 	}
 	return Canonical(n.Bytes()), 0, nil
 }

@@ -100,6 +100,13 @@ func FuzzText(f *testing.F) {
 	for _, s := range []string{"5", "0x1ff", "0b1", "017", "1_0", "10.0.0.1", "::1", "::ffff:1.2.3.4", "02:00:00:00:00:01", "0200.0000.0001", "true", "+1", "-", ".", "0x_"} {
 		f.Add(s, uint8(32))
 	}
+	// As wide as is read, and one bit more: bases differ in the number of digits that one number takes.
+	for _, base := range []int{2, 8, 10, 16} {
+		prefix := map[int]string{2: "0b", 8: "0o", 10: "", 16: "0x"}[base]
+		for _, bits := range []uint{4096, 4097, 13433} {
+			f.Add(prefix+new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), bits), big.NewInt(1)).Text(base), uint8(32))
+		}
+	}
 	f.Fuzz(func(t *testing.T, s string, bits uint8) {
 		v, width, err := value.Parse(s)
 		if err != nil {
