@@ -409,7 +409,7 @@ func after(k kind, v, operand, compare, compareMask, swapMask uint64) uint64 {
 
 // of returns the word that o accesses, if o accesses no other memory, or none if that word is not tracked.
 func (t *words) of(o *op) int32 {
-	if t.w[t.found].va == o.va && o.len == 8 { // asked several times for each operation
+	if t.w[t.found].va == o.va && o.len == 8 && o.va != nowhere { // asked several times for each operation
 		return t.found
 	}
 	if o.len == 0 || o.wide() {
