@@ -332,16 +332,16 @@ func (s *memory) overwrite(c *graph.Ctx, sid int16, va uint64, n uint32, keep ui
 		return
 	}
 	first := va - min(va, wire.HeaderLen-1)
-	at, end := first+(g.off-first)&(g.step-1), va+uint64(n)
-	if end < va || at < end && (end-1-at)/g.step >= maxProbes {
+	at, end := (g.off-first)&(g.step-1), va-first+uint64(n) // from first on, which may be next to the last address
+	if va+uint64(n) < va || at < end && (end-1-at)/g.step >= maxProbes {
 		s.doubt(c, sid)
 		return
 	}
 	for ; at < end; at += g.step {
-		if at == keep {
+		if first+at == keep {
 			continue
 		}
-		if slot := s.lookup(sid, at); slot != noSlot {
+		if slot := s.lookup(sid, first+at); slot != noSlot {
 			s.vacate(c, slot)
 		}
 	}

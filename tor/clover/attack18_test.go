@@ -1,0 +1,33 @@
+package clover
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// A stranger asks to write the last bytes that have an address. An entry could lie there, but behind it there is no address. The server
+// refuses the request; here it is one as any other.
+func TestLastAddress(t *testing.T) {
+	r := steered(t, graph.Args{})
+	s := r.App().(*Steer)
+	at := s.servers[0].where
+	va := at.off - at.step // modulo 2^64
+	if !at.has(va) || va+at.step > at.step {
+		t.Fatalf("%x is not the last one of %+v", va, at)
+	}
+	for _, n := range []uint32{1, 8, uint32(at.step - at.off - 1)} {
+		done := make(chan struct{})
+		go func() {
+			only(t, r.to(0x99, 7, hdr.WriteOnly, reth(va, r.rkey, n), make([]byte, n&7)).Out["b"])
+			close(done)
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d bytes at %x: no end within 10 s", n, va)
+		}
+	}
+}
