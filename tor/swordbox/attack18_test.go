@@ -13,10 +13,12 @@ import (
 func TestNoPlace(t *testing.T) {
 	const last = ^uint64(0)
 	for name, request := range map[string]func(c *party) []byte{
-		"write":        func(c *party) []byte { return one(t, c.write(last, 1).Out["b"]) },
-		"atomic":       func(c *party) []byte { return one(t, c.cas(last, 0, 1).Out["b"]) },
-		"read":         func(c *party) []byte { return one(t, c.read(last, 8).Out["b"]) },
-		"atomic write": func(c *party) []byte { return one(t, c.request(hdr.AtomicWrite, reth(last, testRKey, 8), little(1)).Out["b"]) },
+		"write":  func(c *party) []byte { return one(t, c.write(last, 1).Out["b"]) },
+		"atomic": func(c *party) []byte { return one(t, c.cas(last, 0, 1).Out["b"]) },
+		"read":   func(c *party) []byte { return one(t, c.read(last, 8).Out["b"]) },
+		"atomic write": func(c *party) []byte {
+			return one(t, c.request(hdr.AtomicWrite, reth(last, testRKey, 8), little(1)).Out["b"])
+		},
 	} {
 		for _, between := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, between), func(t *testing.T) {
