@@ -70,6 +70,7 @@ type target struct {
 	own              netip.Addr
 	mtu              int
 	ahead            bool // the frame is
+	asks             bool // the server has requests of its own, which an answer with their PSN ends on a bare wire, too
 }
 
 // Reach is an address, and an R_Key that somebody has for it.
@@ -112,6 +113,7 @@ func (p *play) spoof(x *Spoof, mac [6]byte, own netip.Addr) []byte {
 		t.reach = append(t.reach, Reach{p.w.Regions[i].VA, p.keys[i][len(p.keys[i])-1].rkey})
 	}
 	t.una, t.next = q.qp.Pending()
+	t.asks = len(q.Back) > 0
 	if (judge{p}).delays() {
 		t.clear = q.rest()
 	}
@@ -186,7 +188,9 @@ func (x *Spoof) frame(c *target) []byte {
 	case Manager:
 		return manager(rng, f, &c.Connection)
 	case Answers:
-		f.PSN, f.Payload = c.ServerPSN+rng.Uint32N(64), nil
+		if f.PSN, f.Payload = c.ServerPSN+rng.Uint32N(64), nil; c.asks {
+			f.PSN -= 1 << 16
+		}
 		f.Op = []hdr.Opcode{hdr.Acknowledge, hdr.ReadRespOnly, hdr.AtomicAck}[rng.IntN(3)]
 		f.Ext = append([]byte{[]byte{0x1F, 0x60, 0x61, 0x63, 0x2C}[rng.IntN(5)]}, make([]byte, 11)...)
 		if f.Op != hdr.AtomicAck {
