@@ -94,8 +94,8 @@ func (w *witness) see(now clock.Time, p []byte, f *hdr.Frame, fromClients bool) 
 	}
 }
 
-// after reports whether PSN a is newer than PSN b.
-func after(a, b uint32) bool { return (a-b-1)&0xFFFFFF < 1<<23-1 }
+// after reports whether PSN a is newer than PSN b. It is if it lies 2^23 PSNs ahead, which is what the longest READ (2^31 bytes) may take.
+func after(a, b uint32) bool { return (a-b-1)&0xFFFFFF < 1<<23 }
 
 func (w *witness) request(s conn.Slot, p []byte, f *hdr.Frame) {
 	e := &w.rows[s]
