@@ -4,6 +4,7 @@ package own
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,15 +37,18 @@ func Open(path string, flags int, deny fs.FileMode) (_ *os.File, err error) {
 		return nil, fmt.Errorf("%s is a symbolic link: remove it", path)
 	}
 	if err != nil {
+		// The kernel does not open another user's file in a sticky directory to make one (proc_sys_fs(5), protected_regular).
+		if i, no := os.Lstat(path); no == nil {
+			err = cmp.Or(unfit(path, i), err)
+		}
 		return nil, err
 	}
 	i, err := f.Stat()
+	if err == nil {
+		err = unfit(path, i)
+	}
 	switch {
 	case err != nil:
-	case !i.Mode().IsRegular():
-		err = fmt.Errorf("%s is no file: remove it, or take another", path)
-	case !mine(i):
-		err = fmt.Errorf("%s belongs to another user: take one of your own", path)
 	case i.Mode()&deny&0o022 != 0:
 		err = fmt.Errorf("others can write to %s: see what is in it, and chmod 600 %[1]s", path)
 	case i.Mode()&deny != 0:
@@ -54,6 +58,17 @@ func Open(path string, flags int, deny fs.FileMode) (_ *os.File, err error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// unfit returns why what is at path is no file of this user's or root's, or nil.
+func unfit(path string, i fs.FileInfo) error {
+	switch {
+	case !i.Mode().IsRegular():
+		return fmt.Errorf("%s is no file: remove it, or take another", path)
+	case !mine(i):
+		return fmt.Errorf("%s belongs to another user: take one of your own, in a directory that is yours alone", path)
+	}
+	return nil
 }
 
 // Read reads such a file, at most limit bytes of it.

@@ -387,7 +387,7 @@ func replaceJournal(path string, head []byte, slots int, all map[int]journal.Ent
 	}
 	next := path + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
+		return nil, fmt.Errorf("%s is in the way (%w): remove it, or name a journal in a directory that is yours alone", next, bare(err))
 	}
 	f, err := openJournal(next)
 	if err != nil {

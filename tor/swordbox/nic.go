@@ -17,16 +17,18 @@ const mostNICs = 4
 
 // nic is what is known of one NIC of a server.
 type nic struct {
-	keys  keys
-	pulse pulse  // trip and asks are those of the first NIC, for all
-	mac   uint64 // address that its answers come from; 0: none yet
+	keys         keys
+	pulse        pulse      // trip and asks are those of the first NIC, for all
+	mac          uint64     // address that its answers come from; 0: none yet
+	mute, hailed clock.Time // when the box last ceased to send to it, and when it last asked whether its NICs are there (silent.go)
 }
 
 // nics are the NICs of a server.
 type nics struct {
-	nic            // the first
-	others []nic   // the others, of a server with several addresses
-	sides  []uint8 // beside the flows, where there are others: number of the NIC that has the server's end
+	nic                 // the first
+	others []nic        // the others, of a server with several addresses
+	sides  []uint8      // beside the flows, where there are others: number of the NIC that has the server's end
+	halted []clock.Time // beside the flows, where there are others: when the box ceased to send their operations again; 0: it did not (silent.go)
 	r      *record
 	words  *words
 	looked clock.Time // when spareNIC last looked at all connections
@@ -37,7 +39,7 @@ func (n *nics) init(cfg *settings, r *record, w *words, patience func(*flow) uin
 	n.r, n.words = r, w
 	n.keys.init(0, cfg.shared, patience)
 	if slices.ContainsFunc(cfg.servers, func(one []netip.Addr) bool { return len(one) > 1 }) {
-		n.others, n.sides = make([]nic, mostNICs-1), make([]uint8, cfg.conns)
+		n.others, n.sides, n.halted = make([]nic, mostNICs-1), make([]uint8, cfg.conns), make([]clock.Time, cfg.conns)
 		for i := range n.others {
 			n.others[i].keys.init(uint32(i)+1, cfg.shared, patience)
 		}
@@ -83,12 +85,12 @@ func (n *nics) each(do func(*nic)) {
 	}
 }
 
-// isAlike reports whether what is believed of word v may be said of the memory that connection c reaches under the same R_Key. No
-// operation of the word is under way over the connection that it was last reached over.
+// isAlike reports whether what is believed of word v may be said of the memory that connection c reaches under the same R_Key, and c's
+// NIC is not mute. No operation of the word is under way over the connection that it was last reached over.
 //
 //go:noinline
 func (n *nics) isAlike(v *word, c *flow) bool {
-	return !n.words.believes(v) || v.lane == none || n.sides[v.lane] == n.sides[n.r.index(c)]
+	return !n.words.believes(v) || (v.lane == none || n.sides[v.lane] == n.sides[n.r.index(c)]) && !n.nicBeyond(c).isMute()
 }
 
 // endsAt notes that the server's end of flow f is at the NIC with a MAC address. It returns false if that is not known yet, or if there is
@@ -132,7 +134,7 @@ func (n *nics) spareNIC(now clock.Time) *nic {
 	for side := range uint8(mostNICs) {
 		if x := n.nicAt(side); !used[side] {
 			x.keys.clear()
-			x.pulse, x.mac = pulse{trip: x.pulse.trip, asks: x.pulse.asks}, 0
+			x.pulse, x.mac, x.mute = pulse{trip: x.pulse.trip, asks: x.pulse.asks}, 0, 0
 			return x
 		}
 	}

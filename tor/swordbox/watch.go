@@ -227,6 +227,9 @@ func (s *carrierSide) watch(c *flow) {
 	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
 		n.nicOf(c).keys.recall(c) // its client stopped in the middle of a message
 	}
+	if n.others != nil && c.writes > 0 && s.outlasts(c) {
+		return
+	}
 	if c.inDoubt {
 		s.inquire(c)
 		return
@@ -326,18 +329,7 @@ func (s *carrierSide) unanswered(c *flow, since clock.Time) bool {
 		return false
 	}
 	p.asking = now
-	ask := func(f *flow) {
-		if f != c && f.synced && f.trusted && !f.dead && !f.gone && n.nicOf(f) == nic {
-			s.query(f)
-		}
-	}
-	if p.lastFrom != nil {
-		ask(p.lastFrom) // few of the table's places may have connections
-	}
-	for range min(8, n.conns.Top()) {
-		n.pulse.asks = (n.pulse.asks + 1) % int32(n.conns.Top())
-		ask(&n.flows[n.pulse.asks])
-	}
+	s.hail(nic, c)
 	s.askStrangers()
 	return false
 }

@@ -489,7 +489,7 @@ func (t *words) joinFree(o *op) {
 // server executed o. m has the other fields of o if o is a probe. leave returns true if the answer to o has
 // told the word's value.
 func (t *words) leave(o *op, at int32, m *more, done bool, now clock.Time) (filled bool) {
-	if o.is(fReplaced) {
+	if o.is(fReplaced) && o.word != lapsed {
 		t.writes--
 	}
 	if o.word < 0 {

@@ -1,0 +1,171 @@
+package swordbox
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/quillon/quillon/nf/clock"
+	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/hdr"
+)
+
+// twoNICs is a server with two NICs. Clients a and b share a connection of the first one, which falls silent with a WRITE in the place of
+// b's atomic under way. Client c of the other one wants the word, and d keeps that NIC answering.
+type twoNICs struct {
+	*rig
+	a, b, c, d *party
+	asks       bool       // c's atomic was sent
+	writes     clock.Time // when the WRITE was last sent again
+	mac        [6]byte
+	busy       clock.Duration // how often d writes; 0: never
+}
+
+func newTwoNICs(t *testing.T) *twoNICs {
+	s := &twoNICs{rig: newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "alive": "100ms", "giveup": "400ms", "settle": "20s"}), busy: 250e6}
+	s.mac = s.serverMAC
+	s.at(1)
+	s.a, s.b = s.join(), s.join()
+	s.at(2)
+	s.c, s.d = s.client().connect().proven(), s.client().connect().proven()
+	s.at(1)
+	s.b.learn(s.a, 0x7008, 7)
+	// The connection has carried something for longer than giveup=, and was heard.
+	one(t, s.a.write(0x5000, 1).Out["b"])
+	for range 20 {
+		s.Advance(50 * time.Millisecond)
+		one(t, s.a.write(0x5000, 2).Out["b"])
+		one(t, s.a.ack().Out["a"])
+	}
+	one(t, s.b.cas(0x7008, 7, 27).Out["b"])
+	one(t, s.a.ack().Out["a"])
+	s.at(2)
+	if out := s.c.cas(0x7008, 27, 28).Out["b"]; len(out) > 0 {
+		t.Fatal("an operation passes a WRITE in the place of an atomic over another NIC")
+	}
+	return s
+}
+
+// at is the NIC that the rig speaks for.
+func (s *twoNICs) at(nic byte) {
+	s.server, s.serverMAC = netip.AddrFrom4([4]byte{10, 9, 0, nic}), s.mac
+	s.serverMAC[5] = nic
+}
+
+// pass lets time pass, and notes what the box sends.
+func (s *twoNICs) pass(d time.Duration) {
+	s.t.Helper()
+	const step = 50 * time.Millisecond
+	for range d / step {
+		out := s.Advance(step).Out["b"]
+		if s.at(2); s.busy != 0 && s.Clock.Now()%clock.Time(s.busy) < clock.Time(step) {
+			out = append(out, s.d.write(0x5000, 1).Out["b"]...)
+			s.d.ack()
+		}
+		if s.Clock.Now()%clock.Time(time.Second) < clock.Time(step) { // its client asks again
+			out = append(out, s.Push("a", s.c.made(hdr.CompareSwap, s.c.psn-1, atomicETH(0x7008, testRKey, 28, 27), nil)).Out["b"]...)
+			s.at(1)
+			out = append(out, s.Push("a", s.b.made(hdr.CompareSwap, s.b.psn-1, atomicETH(0x7008, testRKey, 27, 7), nil)).Out["b"]...)
+		}
+		for _, f := range out {
+			var h hdr.Frame
+			hdr.Parse(f.Bytes, &h)
+			switch op := h.Op; {
+			case op == hdr.WriteOnly && h.RETHOf(f.Bytes).VA() == 0x7008 && h.RETHOf(f.Bytes).DMALength() != 0:
+				s.writes = s.Clock.Now()
+			case op == hdr.CompareSwap && queuePair(f.Bytes) == s.c.sqpn:
+				s.asks = true
+			}
+		}
+	}
+}
+
+// A NIC is silent for good. The box ceases to send the WRITE again, and when no copy of it can be under way any more the other NIC's client
+// reaches the word. When the NIC is there again it is asked what it has executed.
+func TestWordOfASilentNIC(t *testing.T) {
+	for _, executed := range []bool{true, false} {
+		s := newTwoNICs(t)
+		began := s.Clock.Now()
+		s.pass(29 * time.Second)
+		if s.Clock.Now().Sub(s.writes) > clock.Duration(time.Second) {
+			t.Fatal("the WRITE is not sent again while the NIC may only pause")
+		}
+		s.pass(40 * time.Second)
+		if s.writes.Sub(began) > clock.Duration(32*time.Second) {
+			t.Fatalf("the WRITE is sent again after %v", s.writes.Sub(began))
+		}
+		s.pass(48 * time.Second)
+		if s.asks {
+			t.Fatalf("the word is free %v after a copy of the WRITE", s.Clock.Now().Sub(s.writes))
+		}
+		if s.pass(5 * time.Second); !s.asks {
+			t.Fatal("a word waits for a NIC that is silent")
+		}
+		s.at(2)
+		one(t, s.c.atomicAck(27).Out["a"])
+		s.c.cas(0x7008, 28, 29)
+		s.c.atomicAck(28)
+		s.pass(time.Second)
+		// The NIC is there again.
+		s.at(1)
+		if last := s.writes; executed {
+			s.a.spsn++ // the question
+			s.a.smsn++
+			got := s.a.answer(hdr.Acknowledge, nil, nil).Out["a"]
+			same(t, got, s.b.response(hdr.AtomicAck, s.b.psn-1, append(aeth(hdr.SynACK, s.b.msn+1), 0, 0, 0, 0, 0, 0, 0, 7), nil))
+			if s.pass(time.Second); s.writes != last {
+				t.Error("the WRITE is sent again")
+			}
+		} else {
+			got := s.a.nak(s.a.spsn, hdr.SynNAKSequence)
+			same(t, got.Out["a"], s.b.nakTo(s.b.psn-1, s.b.msn, hdr.SynNAKSequence))
+			if s.writes != last {
+				t.Error("the WRITE is sent again")
+			}
+		}
+	}
+}
+
+// A NIC pauses for longer than mostPause, and for less than lifetime. The operation goes on.
+func TestNICComesBack(t *testing.T) {
+	s := newTwoNICs(t)
+	s.pass(60 * time.Second)
+	last := s.writes
+	s.at(1)
+	s.Push("b", s.a.response(hdr.Acknowledge, s.a.spsn-1, aeth(hdr.SynACK, s.a.smsn), nil)) // to a question
+	s.pass(time.Second)
+	if s.writes == last {
+		t.Fatal("the WRITE is not sent again")
+	}
+	if s.asks {
+		t.Fatal("the word was not held")
+	}
+	s.at(1)
+	one(t, s.a.ack().Out["a"])
+	if s.pass(time.Second); !s.asks {
+		t.Fatal("the word is not free")
+	}
+}
+
+// Nothing is heard of the other NIC: the server may pause, and no word is released.
+func TestServerOfTwoNICsIsSilent(t *testing.T) {
+	s := newTwoNICs(t)
+	s.pass(20 * time.Second)
+	s.busy = 0
+	s.pass(300 * time.Second)
+	if s.asks || s.Clock.Now().Sub(s.writes) > clock.Duration(time.Second) {
+		t.Error("the word is free")
+	}
+}
+
+// To a NIC that is silent for long, atomics of its clients go as atomics: no word is held again.
+func TestNoWriteToAMuteNIC(t *testing.T) {
+	s := newTwoNICs(t)
+	s.at(1)
+	e := s.client().connect().proven()
+	s.pass(40 * time.Second)
+	s.at(2)
+	s.d.learn(s.d, 0x7010, 7)
+	s.at(1)
+	same(t, e.cas(0x7010, 7, 8).Out["b"], e.moved(e, hdr.CompareSwap, e.spsn, atomicETH(0x7010, testRKey, 8, 7), nil))
+}
