@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/quillon/quillon/nf/journal"
@@ -240,45 +241,47 @@ func TestJournalSyncsWhatItFinds(t *testing.T) {
 
 // A disk that does not answer holds no end up, however many journals it has. One that answers late loses nothing.
 func TestJournalOfADeadDisk(t *testing.T) {
-	var a arranged
-	path := filepath.Join(t.TempDir(), "j")
-	s, j, err := journals(t, path, "one", 10, a.arrange)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.patience = 300 * time.Millisecond
-	all := map[string]journal.Journal{path: j}
-	for i := range 9 {
-		app := fmt.Sprintf("one/%d", i)
-		if all[fmt.Sprintf("%s.one.%d", path, i)], err = s.Open(app, 10, (&arranged{}).arrange); err != nil {
+	synctest.Test(t, func(t *testing.T) { // in bubble time, which a busy machine does not take
+		var a arranged
+		path := filepath.Join(t.TempDir(), "j")
+		s, j, err := journals(t, path, "one", 10, a.arrange)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	hung, release := make(chan struct{}, len(all)), make(chan struct{})
-	late := path + ".one.3"
-	s.sync = func(f *os.File) error {
-		if hung <- struct{}{}; strings.HasPrefix(f.Name(), late) {
-			time.Sleep(s.patience / 3)
+		s.patience = 300 * time.Millisecond
+		all := map[string]journal.Journal{path: j}
+		for i := range 9 {
+			app := fmt.Sprintf("one/%d", i)
+			if all[fmt.Sprintf("%s.one.%d", path, i)], err = s.Open(app, 10, (&arranged{}).arrange); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hung, release := make(chan struct{}, len(all)), make(chan struct{})
+		late := path + ".one.3"
+		s.sync = func(f *os.File) error {
+			if hung <- struct{}{}; strings.HasPrefix(f.Name(), late) {
+				time.Sleep(s.patience / 3)
+				return nil
+			}
+			<-release
 			return nil
 		}
-		<-release
-		return nil
-	}
-	defer close(release)
-	for _, j := range all {
-		j.Keep(0, &journal.Entry{1})
-	}
-	for range all {
-		<-hung
-	}
-	since := time.Now()
-	err = s.Close()
-	if d := time.Since(since); d > 2*s.patience {
-		t.Errorf("Close waited for %v", d)
-	}
-	if err == nil || strings.Count(err.Error(), "has not written") != len(all)-1 || strings.Contains(err.Error(), late+":") {
-		t.Errorf("%v", err)
-	}
+		defer close(release)
+		for _, j := range all {
+			j.Keep(0, &journal.Entry{1})
+		}
+		for range all {
+			<-hung
+		}
+		since := time.Now()
+		err = s.Close()
+		if d := time.Since(since); d != s.patience {
+			t.Errorf("Close waited for %v, want %v", d, s.patience)
+		}
+		if err == nil || strings.Count(err.Error(), "has not written") != len(all)-1 || strings.Contains(err.Error(), late+":") {
+			t.Errorf("%v", err)
+		}
+	})
 }
 
 // A file that another process replaced after it was opened here is not the journal.

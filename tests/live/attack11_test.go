@@ -36,13 +36,7 @@ func TestAttack11MovedInterfaceHears(t *testing.T) {
 	ip("link", "set", "lone1", "up")
 	r.exec([]string{quillon, "run", "--inline", "lone0," + top.Inline[1], "--nf", "wire"})
 	r.running()
-	child := exec.Command("unshare", "-n", "sleep", "60")
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = child.Process.Kill(); _ = child.Wait() })
-	time.Sleep(300 * time.Millisecond) // until it has its namespace
-	pid := fmt.Sprint(child.Process.Pid)
+	pid := r.container()
 	ip("link", "set", "lone0", "netns", pid)
 	there := func(args ...string) string {
 		out, _ := exec.Command("nsenter", append([]string{"-t", pid, "-n"}, args...)...).CombinedOutput()
@@ -56,10 +50,9 @@ func TestAttack11MovedInterfaceHears(t *testing.T) {
 		t.Fatal("it runs without its interface")
 	}
 	ip("addr", "add", "192.0.2.1/24", "dev", "lone1")
-	time.Sleep(200 * time.Millisecond)
 	var out []byte
-	_ = top.Switch.Do(func() error {
-		out, _ = exec.Command("ping", "-c", "3", "-i", "0.2", "-W", "1", "192.0.2.9").CombinedOutput()
+	_ = top.Switch.Do(func() error { // until one is answered
+		out, _ = exec.Command("ping", "-c", "1", "-w", "10", "192.0.2.9").CombinedOutput()
 		return nil
 	})
 	if !bytes.Contains(out, []byte("bytes from 192.0.2.9")) {
@@ -98,14 +91,7 @@ func TestAttack11FewDescriptors(t *testing.T) {
 	}
 	for _, n := range few {
 		r.exec([]string{"/bin/sh", "-c", fmt.Sprintf("ulimit -n %d; exec %s run --inline %s --nf wire", n, quillon, inline)})
-		for end := time.Now().Add(10 * time.Second); !strings.Contains(r.box.Log(), "running as") && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-			select {
-			case <-r.box.Done():
-				end = time.Now()
-			default:
-			}
-		}
-		if strings.Contains(r.box.Log(), "running as") {
+		if r.begins() {
 			if err := r.box.Stop(); err != nil {
 				t.Error(err)
 			}
@@ -137,7 +123,7 @@ func TestAttack11ProgramTakenAway(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		select {
 		case <-r.box.Done():
 			return
@@ -147,7 +133,7 @@ func TestAttack11ProgramTakenAway(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("it runs, and says nothing for 5 s; attached are %q; list: %s", attached(t, top), r.ask("list"))
+	t.Errorf("it runs, and says nothing for 20 s; attached are %q; list: %s", attached(t, top), r.ask("list"))
 	if err := r.box.Stop(); err != nil {
 		t.Error(err)
 	}

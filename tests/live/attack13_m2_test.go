@@ -3,7 +3,6 @@ package live
 import (
 	"os/exec"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 )
@@ -13,14 +12,8 @@ func TestAttack13UnequalQueues(t *testing.T) {
 	r := cabled(t)
 	hosts := make([]string, 2) // process IDs, for nsenter
 	for i := range hosts {
-		c := exec.Command("unshare", "-n", "sleep", "120")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-		hosts[i] = strconv.Itoa(c.Process.Pid)
+		hosts[i] = r.container()
 	}
-	time.Sleep(300 * time.Millisecond) // until they have their namespaces
 	host := func(i int, args ...string) error {
 		return exec.Command("nsenter", append([]string{"-t", hosts[i], "-n"}, args...)...).Run()
 	}
@@ -43,7 +36,7 @@ func TestAttack13UnequalQueues(t *testing.T) {
 	}
 	through := func() (n int) {
 		for k := range flows {
-			if host(0, "ping", "-I", "192.0.2."+strconv.Itoa(101+k), "-c", "1", "-W", "1", "192.0.2.2") == nil {
+			if host(0, "ping", "-I", "192.0.2."+strconv.Itoa(101+k), "-c", "1", "-W", "5", "192.0.2.2") == nil {
 				n++
 			}
 		}
@@ -59,12 +52,8 @@ func TestAttack13UnequalQueues(t *testing.T) {
 	}
 	r.must("ip", "link", "del", "brq")
 	r.exec([]string{quillon, "run", "--inline", "lone0,lone1", "--nf", "firewall,rules=allow+in:a"})
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end) && !strings.Contains(r.box.Log(), "running as"); time.Sleep(10 * time.Millisecond) {
-		select {
-		case <-r.box.Done():
-			return // it is refused
-		default:
-		}
+	if !r.begins() {
+		return // it is refused
 	}
 	if n := through(); n != flows {
 		t.Errorf("%d of %d flows get through; it says: %s", n, flows, r.box.Log())

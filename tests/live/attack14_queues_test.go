@@ -14,14 +14,8 @@ func TestAttack14MoreQueues(t *testing.T) {
 	r := cabled(t)
 	hosts := make([]string, 2) // process IDs, for nsenter
 	for i := range hosts {
-		c := exec.Command("unshare", "-n", "sleep", "120")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-		hosts[i] = strconv.Itoa(c.Process.Pid)
+		hosts[i] = r.container()
 	}
-	time.Sleep(300 * time.Millisecond) // until they have their namespaces
 	host := func(i int, args ...string) error {
 		return exec.Command("nsenter", append([]string{"-t", hosts[i], "-n"}, args...)...).Run()
 	}
@@ -45,7 +39,7 @@ func TestAttack14MoreQueues(t *testing.T) {
 	}
 	through := func() (n int) {
 		for k := range flows {
-			if host(0, "ping", "-I", "192.0.2."+strconv.Itoa(101+k), "-c", "1", "-W", "1", "192.0.2.2") == nil {
+			if host(0, "ping", "-I", "192.0.2."+strconv.Itoa(101+k), "-c", "1", "-W", "5", "192.0.2.2") == nil {
 				n++
 			}
 		}

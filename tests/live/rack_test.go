@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -372,6 +373,37 @@ func (r *rack) running() {
 	r.trace.note(r.clk.Now(), "the middlebox runs")
 }
 
+// begins waits until the middlebox runs, or has ended, and reports whether it runs.
+func (r *rack) begins() (runs bool) {
+	r.t.Helper()
+	r.until("the middlebox to run, or to end", func() bool {
+		select {
+		case <-r.box.Done():
+			return true
+		default:
+		}
+		runs = strings.Contains(r.box.Log(), "running as ")
+		return runs
+	})
+	return runs
+}
+
+// container starts a process in a network namespace of its own, for nsenter(1), and returns its number. The process ends with the test.
+func (r *rack) container() string {
+	r.t.Helper()
+	c := exec.Command("unshare", "-n", "sleep", "3600")
+	if err := c.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	pid := strconv.Itoa(c.Process.Pid)
+	r.until("a namespace", func() bool { // which is there when the process is no longer unshare's
+		name, _ := os.ReadFile("/proc/" + pid + "/comm")
+		return string(name) == "sleep\n"
+	})
+	return pid
+}
+
 // says waits until the middlebox has said all of words: it says so beside its work.
 func (r *rack) says(words ...string) {
 	r.t.Helper()
@@ -391,7 +423,9 @@ func (r *rack) until(what string, f func() bool) {
 			r.t.Fatalf("the endpoints ended: %v", err)
 		default:
 		}
-		if r.clk.Now().Sub(start) > 20*time.Second {
+		if late := r.clk.Now().Sub(start) > 20*time.Second; late && r.seen == nil {
+			r.t.Fatalf("waited too long for %s; middlebox: %s", what, r.box.Log())
+		} else if late {
 			r.t.Fatalf("waited too long for %s; %d operations, %d broken, %d requests at the server, %d replaced; middlebox: %s\n%s", what,
 				r.done.Load(), r.broken.Load(), r.seen.requests.Load(), r.seen.wrote.Load(), r.box.Log(), r.ask("report", "swordbox"))
 		}

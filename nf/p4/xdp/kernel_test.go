@@ -147,13 +147,21 @@ func TestAppCounts(t *testing.T) {
 	s.r.Burst = 500
 	var want uint64
 	s.app(func(a *p4.App) { // between two breaths, so that the app does not count meanwhile
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
-		if err := s.r.Run(ctx); err != nil {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.r.Run(ctx) }()
+		finished := func() uint64 { return a.Report().(p4.Report).Kernel.(Running).Finished }
+		for n := 0; n < 1000 && finished() < 500; n++ {
+			time.Sleep(10 * time.Millisecond)
+		}
+		cancel()
+		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		time.Sleep(5 * time.Millisecond) // what is under way arrives
-		want = a.Report().(p4.Report).Kernel.(Running).Finished
+		for n := 0; n < 1000 && finished() != s.r.Sent(); n++ { // what is under way arrives
+			time.Sleep(10 * time.Millisecond)
+		}
+		want = finished()
 		if err := a.Reconfigure(graph.Args{"program": bridge, "exec": "engine"}); err != nil {
 			t.Error(err)
 		}
