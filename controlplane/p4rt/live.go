@@ -1,6 +1,7 @@
 package p4rt
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -24,6 +25,8 @@ type device struct {
 	saved   Pipeline // saved and not yet committed: reads and writes are about it; nil: none
 	// Cookies of the running pipeline and of the saved one; nil: it has none.
 	cookie, savedCookie *p4v1.ForwardingPipelineConfig_Cookie
+	// savedDigests are the configurations of the saved pipeline's digests, by digest id. They count once it runs.
+	savedDigests map[uint32]*p4v1.DigestEntry_Config
 
 	arbitration sync.Mutex // one claim at a time
 
@@ -266,6 +269,24 @@ func (d *device) setDigests(want map[uint32]*p4v1.DigestEntry_Config) {
 		}
 	}
 	d.arm(d.s.cfg.Clock.Now())
+}
+
+// currentDigests returns the configurations of the digests of the current pipeline, by digest id. The caller holds
+// writing.
+func (d *device) currentDigests() map[uint32]*p4v1.DigestEntry_Config {
+	if d.saved != nil {
+		return maps.Clone(d.savedDigests)
+	}
+	return d.digestConfigs()
+}
+
+// setCurrentDigests replaces the configurations of the digests of the current pipeline. The caller holds writing.
+func (d *device) setCurrentDigests(want map[uint32]*p4v1.DigestEntry_Config) {
+	if d.saved != nil {
+		d.savedDigests = want
+		return
+	}
+	d.setDigests(want)
 }
 
 // digestConfigs returns the configurations of the digests that the device sends, by digest id.

@@ -45,7 +45,7 @@ func (d *device) setPipeline(action p4v1.SetForwardingPipelineConfigRequest_Acti
 		if d.saved == nil {
 			return refusal(codes.NotFound, "nothing was saved: VERIFY_AND_SAVE comes first")
 		}
-		return d.commit(d.saved, d.savedCookie, nil)
+		return d.commit(d.saved, d.savedCookie, d.savedDigests)
 	case p4v1.SetForwardingPipelineConfigRequest_VERIFY,
 		p4v1.SetForwardingPipelineConfigRequest_VERIFY_AND_SAVE,
 		p4v1.SetForwardingPipelineConfigRequest_VERIFY_AND_COMMIT,
@@ -68,7 +68,7 @@ func (d *device) setPipeline(action p4v1.SetForwardingPipelineConfigRequest_Acti
 	case p4v1.SetForwardingPipelineConfigRequest_VERIFY:
 		return nil
 	case p4v1.SetForwardingPipelineConfigRequest_VERIFY_AND_SAVE:
-		d.saved, d.savedCookie = p, c.GetCookie()
+		d.saved, d.savedCookie, d.savedDigests = p, c.GetCookie(), map[uint32]*p4v1.DigestEntry_Config{}
 		return nil
 	case p4v1.SetForwardingPipelineConfigRequest_RECONCILE_AND_COMMIT:
 		digests := map[uint32]*p4v1.DigestEntry_Config{}
@@ -95,7 +95,7 @@ func (d *device) commit(p Pipeline, cookie *p4v1.ForwardingPipelineConfig_Cookie
 	if err := d.dev.Commit(p); err != nil {
 		return err
 	}
-	d.saved, d.savedCookie = nil, nil
+	d.saved, d.savedCookie, d.savedDigests = nil, nil, nil
 	d.cookie = cookie
 	d.setDigests(nil)
 	d.setDigests(digests)

@@ -132,7 +132,7 @@ func (d *device) read(p Pipeline, q *p4v1.Entity, yield func(*p4v1.Entity) error
 			}
 			err = readTable(p, e, yield)
 		case p4info.KindDigest:
-			if one.Digest = d.digestConfigs()[o.ID]; one.Digest != nil {
+			if one.Digest = d.currentDigests()[o.ID]; one.Digest != nil {
 				err = yield(one.Message())
 			}
 		case p4info.KindGroup:

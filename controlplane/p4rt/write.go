@@ -73,7 +73,7 @@ func (d *device) write(p Pipeline, scope *scope, updates []*p4v1.Update, a p4v1.
 		}
 		if e := u.GetEntity().GetDigestEntry(); e != nil && err == nil {
 			if digests == nil {
-				digests = d.digestConfigs()
+				digests = d.currentDigests()
 			}
 			err = writeDigest(p.Info(), digests, u.GetType(), e)
 		} else if err == nil {
@@ -97,7 +97,7 @@ func (d *device) write(p Pipeline, scope *scope, updates []*p4v1.Update, a p4v1.
 		return errs
 	}
 	if digests != nil {
-		d.setDigests(digests)
+		d.setCurrentDigests(digests)
 	}
 	return errs
 }

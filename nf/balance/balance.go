@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/arg"
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/flow"
@@ -79,7 +80,8 @@ VLAN tags stay. All else passes: ICMP, fragments, and datagrams with IPv4 option
 or IPv6 extension headers, too.
 
 A connection keeps its backend while the backend is there and not down, also when
-others come and go. When there is no place to remember it, or another worker sees
+others come and go. A client's SYN behind half a second of silence begins another
+connection, which goes to no backend that drains or was found down. When there is no place to remember it, or another worker sees
 its answers, it goes where the lookup table says; then it moves when that changes,
 which is about one in as many connections as there are backends.
 
@@ -237,7 +239,7 @@ func (b *balance) populate() {
 // alive reports whether a backend is not known to be down.
 func (b *balance) alive(i uint16) bool { return b.check == checkNone || !b.probes[i].failed.Load() }
 
-// choose returns the backend for a new connection, or for one that has to move. If the first choice is down, it
+// choose returns the backend for a new connection, or for one that has to move; nobody: no backend of the family gets new ones. If the first choice is down, it
 // returns another backend of the table, the same one in all workers; connections to other backends are not
 // affected. If all backends are down, choose treats them as if none was.
 func (b *balance) choose(family int, hash uint64) uint16 {
@@ -259,6 +261,19 @@ func (b *balance) choose(family int, hash uint64) uint16 {
 		}
 	}
 	return first
+}
+
+// again is how long a connection has been silent when a SYN of its client begins a new one from the same port. A SYN that
+// comes earlier may be a repetition, which a TCP sends after 1 s or more (RFC 6298 2.1).
+const again = 500 * time.Millisecond
+
+// fresh reports whether a client's segment l4 begins a new connection in the place of another one whose backend gets no new
+// connections.
+func (b *balance) fresh(l4 []byte, c *conn, now clock.Time) bool {
+	if hdr.TCP(l4).Flags()&(hdr.TCPSyn|hdr.TCPAck) != hdr.TCPSyn || b.backends[c.backend].state == up && b.alive(c.backend) {
+		return false
+	}
+	return now.Sub(b.conns.since(b, b.place, now, again)) >= again
 }
 
 // Takes implements graph.Reconfigurer.
@@ -388,12 +403,19 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.R
 	who := nobody
 	if b.place = b.conns.Find(&key, spot); b.place >= 0 {
 		place := &b.conns.At(b.place).Val
-		who, place.seen = place.backend, c.Now()
-		if in == 0 && b.moves(who) {
-			b.conns.withdraw(b.place)
-			who = b.choose(family, hash)
-			place.backend = who
+		who = place.backend
+		fresh := in == 0 && d.Proto == hdr.ProtoTCP && b.fresh(l4, place, c.Now())
+		if in == 0 && (fresh || b.moves(who)) {
+			other := b.choose(family, hash)
+			switch {
+			case other != nobody:
+				b.conns.withdraw(b.place)
+				who, place.backend = other, other
+			case fresh:
+				return reasonNobody
+			}
 		}
+		place.seen = c.Now()
 	} else {
 		who = b.choose(family, hash)
 	}

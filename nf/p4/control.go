@@ -497,8 +497,8 @@ func (s *entries) EntryIdle(name string, h Handle) (clock.Duration, error) {
 	return s.now.Sub(t.uses[i].hit), nil
 }
 
-// ExpiredFrom looks at n entries of a table, beginning with entry from. It calls yield for those that were not
-// hit during their timeout, and starts their timeout again. It returns the entry with which to continue; more
+// ExpiredFrom looks at n entries of a table, beginning with entry from. It calls yield for those that were neither
+// hit nor reported during their timeout. It returns the entry with which to continue; more
 // is false if there are no more entries.
 func (s *entries) ExpiredFrom(name string, from Handle, n int, yield func(Handle, Entry)) (next Handle, more bool, err error) {
 	t, err := s.table(name)
@@ -508,9 +508,9 @@ func (s *entries) ExpiredFrom(name string, from Handle, n int, yield func(Handle
 	end := min(int(from)+n, len(t.uses))
 	for i := int(from); i < end; i++ {
 		s.tellHit(t, uint32(i))
-		if u := &t.uses[i]; t.rows[i].live && u.timeout > 0 && s.now.Sub(u.hit) >= u.timeout {
+		if u := &t.uses[i]; t.rows[i].live && u.timeout > 0 && s.now.Sub(max(u.hit, u.told)) >= u.timeout {
 			yield(Handle(i), s.describe(t, uint32(i)))
-			u.hit = s.now
+			u.told = s.now
 		}
 	}
 	return Handle(end), end < len(t.uses), nil

@@ -108,10 +108,10 @@ type row struct {
 	group  uint32
 }
 
-// use says when an entry was hit last, and how long it may go without a hit.
+// use says when an entry was hit last, how long it may go without a hit, and when ExpiredFrom reported it last.
 type use struct {
-	hit     clock.Time
-	timeout clock.Duration
+	hit, told clock.Time
+	timeout   clock.Duration
 }
 
 // table is a table with its entries.
