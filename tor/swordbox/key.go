@@ -60,6 +60,8 @@ type keys struct {
 	patience func(*flow) uint64
 	// forgotten counts the rights that were forgotten for want of a place.
 	forgotten uint64
+	// homeless is, by set, the number of operations of another process's (see inherit) for whose key there was no place.
+	homeless [64]int32
 }
 
 const keyWays = 4
@@ -74,9 +76,11 @@ func (t *keys) init(i uint32, shared int, patience func(*flow) uint64) {
 }
 
 func (t *keys) set(rkey uint32) []key {
-	i := rkey * 0x9E3779B1 >> 26 * keyWays // Fibonacci hashing (Knuth 6.4)
+	i := setOf(rkey) * keyWays
 	return t.k[i : i+keyWays : i+keyWays]
 }
+
+func setOf(rkey uint32) uint32 { return rkey * 0x9E3779B1 >> 26 } // Fibonacci hashing (Knuth 6.4)
 
 // find returns what is known of an R_Key, or nil.
 func (t *keys) find(rkey uint32) *key {
@@ -247,8 +251,10 @@ func (t *keys) movable(fl *flow, o *op) *key {
 
 // guest adds d to the number of operations under o's key on other clients' connections.
 func (t *keys) guest(o *op, d int32) {
-	if x := t.find(o.rkey); x != nil {
-		x.guests = max(0, x.guests+d) // inherit may have found no place for the key
+	if x := t.find(o.rkey); x != nil && (d > 0 || x.guests > 0) {
+		x.guests += d
+	} else if lost := &t.homeless[setOf(o.rkey)]; d < 0 && *lost > 0 {
+		*lost-- // inherit found no place for the key, which may have one now
 	}
 }
 
@@ -258,6 +264,7 @@ func (t *keys) inherit(o *op, now clock.Time) {
 	x := t.find(o.rkey)
 	if x == nil {
 		if x = t.fresh(o.rkey); x == nil {
+			t.homeless[setOf(o.rkey)]++
 			return
 		}
 		x.used = now
@@ -283,6 +290,9 @@ func (t *keys) refused(o *op, until clock.Time) {
 // until the time until. invalidate returns false while operations under the key are on other clients'
 // connections, because the server would refuse these and so end the connections.
 func (t *keys) invalidate(rkey uint32, until clock.Time) bool {
+	if t.homeless[setOf(rkey)] > 0 {
+		return false // they may be this key's
+	}
 	x := t.find(rkey)
 	if x == nil {
 		if x = t.fresh(rkey); x == nil { // operations under way must not give rights to the key again
