@@ -83,7 +83,7 @@ func throughputs() []*Figure {
 			},
 			reasons: []reason{
 				{panel: 1, series: nameWrite, text: reasonSteps},
-				{ratio: true, series: "packets per operation, 240 threads, write steering over read+write steering", text: reasonFull, cause: causeAnswers},
+				{ratio: true, series: "packets per operation, 240 threads, write steering over read+write steering", text: reasonSteps},
 			},
 		},
 		{
