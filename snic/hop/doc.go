@@ -44,7 +44,7 @@
 // and its oldest number; data follows when both ends know each other. So each end notices a restart of
 // the other, and sends again what was not acknowledged before: across a restart, and only then, a frame
 // may arrive twice. An end that learns that it once had a greater epoch (its clock went back) takes one
-// above that.
+// above that, by up to 4.3 s of its clock.
 //
 // Package wire makes a network function of a Link.
 //

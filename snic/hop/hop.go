@@ -247,7 +247,7 @@ func (l *Link) Input(now clock.Time, p []byte) ([]byte, Event) {
 		l.miss()
 		return nil, Damaged
 	}
-	if !l.known(h) {
+	if !l.known(now, h) {
 		l.stats.Foreign++
 		return nil, Foreign
 	}
@@ -295,7 +295,7 @@ func (l *Link) Input(now clock.Time, p []byte) ([]byte, Event) {
 
 // known compares the epochs of a frame with those of the link, and updates them. It reports whether the
 // frame counts.
-func (l *Link) known(h header) bool {
+func (l *Link) known(now clock.Time, h header) bool {
 	if h.epoch > l.peer {
 		if h.kind != hello {
 			l.helloNow = true
@@ -313,9 +313,10 @@ func (l *Link) known(h header) bool {
 	switch {
 	case h.epoch < l.peer || h.peer != l.Epoch:
 		if h.kind == hello {
-			if h.peer > l.Epoch && h.epoch == l.peer && h.peer+1 != 0 {
-				// The peer knows a greater epoch of ours: our clock went back.
-				l.Epoch = h.peer + 1
+			// The peer knows a greater epoch of ours: our clock went back. The next number may be one that it knows of a later start, if the HELLO
+			// was long on its way. It would take this end for that start, and so the time is added, which is not the same at two starts.
+			if above := h.peer + 1 + uint64(now)&0xFFFFFFFF; h.peer > l.Epoch && h.epoch == l.peer && above > h.peer {
+				l.Epoch = above
 				l.begin()
 			}
 			l.helloNow = true

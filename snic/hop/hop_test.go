@@ -354,6 +354,33 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestClockBackTwice: an end starts with its clock gone back, and hears a HELLO first that was sent to its start before the last one. It takes no epoch that
+// the last start had: the other end would take it for that one, and would never tell it the number that comes next.
+func TestClockBackTwice(t *testing.T) {
+	c := Config{Rate: 10e9, Delay: 500}
+	x := newCable(t, c, 9)
+	x.offer(0, 3)
+	x.settle()
+	late := make([]byte, MinFrame)
+	encode(late, header{kind: hello, epoch: x.ends[0].Epoch, peer: x.ends[1].Epoch, seq: x.ends[0].base})
+	x.ends[1].Link = x.start(c, x.ends[1].Epoch+1)
+	x.offer(0, 3)
+	x.settle()
+	x.ends[1].Link = x.start(c, 1)
+	if _, ev := x.ends[1].Input(x.now, late); ev != Took {
+		t.Fatalf("the late HELLO: %v", ev)
+	}
+	x.offer(0, 3)
+	x.settle()
+	x.inOrder(1)
+	x.offer(1, 3)
+	x.settle()
+	x.inOrder(0)
+	if n := x.ends[0].Stats().Restarts; n != 2 {
+		t.Errorf("%d restarts are seen, want 2", n)
+	}
+}
+
 // TestSenderRestart: what a new sender sends is not taken for what the old one did.
 func TestSenderRestart(t *testing.T) {
 	x := newCable(t, Config{Rate: 10e9, Delay: 500}, 9)
