@@ -144,7 +144,8 @@ type extent struct {
 // must wait.
 func (s *clientSide) classify(fl *flow, o *op, b []byte, f *hdr.Frame) (m extent, ok bool) {
 	n := s.n
-	*o = op{cpsn: fl.admitted, npsn: 1, lane: none, next: none, word: none}
+	*o = op{} // a literal with fields would be built elsewhere: its copy waits until the processor has stored the fields
+	o.cpsn, o.npsn, o.lane, o.next, o.word = fl.admitted, 1, none, none, none
 	info := f.Op.Info().Flags
 	m.whole = true
 	switch {

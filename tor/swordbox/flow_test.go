@@ -59,7 +59,8 @@ func TestFront(t *testing.T) {
 			payload := 4 * rapid.IntRange(0, 16).Draw(t, "words")
 			b := make([]byte, h.len()+hdr.RETHLen+payload+hdr.ICRCLen)
 			h.front(b)
-			made := h.frame(b, hdr.WriteOnly)
+			var made hdr.Frame
+			h.frame(&made, b, hdr.WriteOnly)
 			hdr.SetICRC(b, &made)
 			var g hdr.Frame
 			if why := hdr.Parse(b, &g); why != hdr.IsRoCE || int(g.End)+hdr.ICRCLen != len(b) || len(g.PayloadOf(b)) != payload {

@@ -48,10 +48,11 @@ func (h *header) learn(b []byte, f *hdr.Frame) bool {
 	return true
 }
 
-// frame returns the headers of frame b, which has front h and that opcode. The ICRC is the last four bytes of
-// b.
-func (h *header) frame(b []byte, opcode hdr.Opcode) hdr.Frame {
-	return hdr.Frame{Net: h.net, Op: opcode, L3: uint16(h.l3), L4: uint16(h.l4), BTH: uint16(h.bth), End: uint16(len(b) - hdr.ICRCLen)}
+// frame stores in f the headers of frame b, which has front h and that opcode. The ICRC is the last four bytes of
+// b. A returned copy of f would wait until the processor has stored its fields.
+func (h *header) frame(f *hdr.Frame, b []byte, opcode hdr.Opcode) {
+	*f = hdr.Frame{}
+	f.Net, f.Op, f.L3, f.L4, f.BTH, f.End = h.net, opcode, uint16(h.l3), uint16(h.l4), uint16(h.bth), uint16(len(b)-hdr.ICRCLen)
 }
 
 // mac returns the destination MAC address of frames with front h.
@@ -233,9 +234,9 @@ func (h *header) front(b []byte) {
 	}
 }
 
-// write fills frame b with front h and with the WRITE that o is sent as. The caller has given b its right
-// length. The ICRC is not computed.
-func (h *header) write(b []byte, o *op, psn uint32) hdr.Frame {
+// write fills frame b with front h and with the WRITE that o is sent as, and stores the headers of b in f. The caller
+// has given b its right length. The ICRC is not computed.
+func (h *header) write(f *hdr.Frame, b []byte, o *op, psn uint32) {
 	h.front(b)
 	t := hdr.BTH(b[h.bth:])
 	t[0], t[1] = byte(hdr.WriteOnly), t[1]&0x40
@@ -249,12 +250,12 @@ func (h *header) write(b []byte, o *op, psn uint32) hdr.Frame {
 		r.SetDMALength(8)
 		le.PutUint64(p, o.out)
 	}
-	return h.frame(b, hdr.WriteOnly)
+	h.frame(f, b, hdr.WriteOnly)
 }
 
-// atomic fills frame b with front h and with atomic o. The caller has given b its right length. The ICRC is
-// not computed.
-func (h *header) atomic(b []byte, o *op, m *more, psn uint32) hdr.Frame {
+// atomic fills frame b with front h and with atomic o, and stores the headers of b in f. The caller has given b its
+// right length. The ICRC is not computed.
+func (h *header) atomic(f *hdr.Frame, b []byte, o *op, m *more, psn uint32) {
 	code := [...]hdr.Opcode{kCAS: hdr.CompareSwap, kFAA: hdr.FetchAdd, kMaskedCAS: hdr.MaskedCompSwap, kOtherAtomic: hdr.MaskedFetchAdd}[o.kind]
 	h.front(b)
 	t := hdr.BTH(b[h.bth:])
@@ -271,5 +272,5 @@ func (h *header) atomic(b []byte, o *op, m *more, psn uint32) hdr.Frame {
 		a.SetSwapMask(m.swapMask)
 		a.SetCompareMask(m.compareMask)
 	}
-	return h.frame(b, code)
+	h.frame(f, b, code)
 }

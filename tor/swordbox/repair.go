@@ -515,9 +515,9 @@ func (s *carrierSide) make(c *flow, o *op, off uint32) bool {
 	var made hdr.Frame
 	switch {
 	case k.atomic() && !o.is(fReplaced):
-		made = h.atomic(b, o, n.beside(o), psn)
+		h.atomic(&made, b, o, n.beside(o), psn)
 	case k == kRead:
-		made = h.write(b, o, psn)
+		h.write(&made, b, o, psn)
 		made.Op = hdr.ReadRequest
 		t := hdr.BTH(b[h.bth:])
 		t[0] = byte(made.Op)
@@ -525,7 +525,7 @@ func (s *carrierSide) make(c *flow, o *op, off uint32) bool {
 		r.SetVA(o.va + uint64(off)*uint64(c.mtu))
 		r.SetDMALength(o.len - off*c.mtu)
 	default:
-		made = h.write(b, o, psn)
+		h.write(&made, b, o, psn)
 	}
 	s.seal(toServers, x, b, &made)
 	return true

@@ -117,7 +117,8 @@ func (s *wire) answer(fl *flow, code hdr.Opcode, psn uint32, syn hdr.Syndrome, p
 	if code == hdr.AtomicAck {
 		be.PutUint64(b[h.len()+hdr.AETHLen:], prior)
 	}
-	made := h.frame(b, code)
+	var made hdr.Frame
+	h.frame(&made, b, code)
 	if s.congested {
 		made.SetECN(b, hdr.CE) // as the server's answer that this one comes from
 	}
@@ -141,7 +142,8 @@ func (s *wire) send(fl, c *flow, o *op, x *packet.Buf, b []byte, f *hdr.Frame, k
 			return
 		}
 		b = x.Bytes()
-		made := h.write(b, o, psn)
+		var made hdr.Frame
+		h.write(&made, b, o, psn)
 		made.SetECN(b, ecn) // a mark belongs to this operation
 		s.c.Mark(x, packet.Forwarded, reasonReplaced)
 		s.seal(toServers, x, b, &made)
@@ -174,7 +176,8 @@ func (s *wire) emptyWrite(h *header, psn uint32) bool {
 	if x == nil {
 		return false
 	}
-	made := h.write(x.Bytes(), &o, psn)
+	var made hdr.Frame
+	h.write(&made, x.Bytes(), &o, psn)
 	s.seal(toServers, x, x.Bytes(), &made)
 	s.c.Count(ctrProbes, 1)
 	return true
