@@ -14,7 +14,7 @@ import (
 // Clients ask for what lies at the ends of what a field can say, and the server answers as it likes. Nothing ends the process, and no word's
 // count falls below what is under way. QUILLON_EXTREMES says how many runs there are.
 func TestExtremes(t *testing.T) {
-	runs, first := 60, 0
+	runs, first := 20, 0
 	if n, err := strconv.Atoi(os.Getenv("QUILLON_EXTREMES")); err == nil {
 		runs = n
 	}
@@ -30,22 +30,24 @@ func TestExtremes(t *testing.T) {
 
 func extremes(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 0x65787472))
-	any := func(from ...uint64) uint64 { return from[rng.IntN(len(from))] }
+	of := func(from ...uint64) uint64 { return from[rng.IntN(len(from))] }
 	args := graph.Args{"settle": "1us", "track": []string{"none", "0+ffffffffffffffff", "7000+40", "fffffffffffffff0+f"}[rng.IntN(4)], "order": []string{"strict", "word"}[rng.IntN(2)],
 		"words": []string{"1", "2", "18"}[rng.IntN(3)], "hold": []string{"12", "32"}[rng.IntN(2)]}
-	r := newRig(t, args)
-	if r.start = uint32(any(1000, 0xFFFFF0, 0x7FFFF0, 0)); rng.IntN(2) == 0 {
-		r.resources = uint8(any(0, 1, 16, 255))
+	if rng.IntN(2) == 0 {
+		args["servers"] = "10.9.0.1=10.9.0.2" // several NICs
+	}
+	r, k := keeping(t, args)
+	if r.start = uint32(of(1000, 0xFFFFF0, 0x7FFFF0, 0)); rng.IntN(2) == 0 {
+		r.resources = uint8(of(0, 1, 16, 255))
 	}
 	all := []*party{r.join(), r.join(), r.join()}
-	n := (*r.box().nodes.Load())[0]
 	for range 150 {
 		c := all[rng.IntN(len(all))]
-		va := any(0, 1, 7, 8, 0x7000, 0x7000, 0x7008, lowest, highest, 1<<63, 1<<63-8, 1<<32-8, 1<<21-8, ^uint64(0), ^uint64(0)-7, ^uint64(0)-7, ^uint64(0)-8, ^uint64(0)-15) + any(0, 0, 0, 8, 64)
-		ln := uint32(any(0, 1, 7, 8, 8, 8, 9, 16, 255, 256, 257, 4096, 65536, 1<<24, 1<<31-1, 1<<31, 1<<31+1, 1<<32-1))
-		key := uint32(any(testRKey, testRKey, testRKey, testRKey, 0, 1<<32-1))
-		psn := c.psn + uint32(any(0, 0, 0, 0, 0, 0, 1, 1<<16, 1<<22, 1<<23-1, 1<<23, ^uint64(0), 1<<24-1<<16))
-		size := int(any(0, 1, 8, 8, 8, 255, 256, 257))
+		va := of(0, 1, 7, 8, 0x7000, 0x7000, 0x7008, lowest, highest, 1<<63, 1<<63-8, 1<<32-8, 1<<21-8, ^uint64(0), ^uint64(0)-7, ^uint64(0)-7, ^uint64(0)-8, ^uint64(0)-15) + of(0, 0, 0, 8, 64)
+		ln := uint32(of(0, 1, 7, 8, 8, 8, 9, 16, 255, 256, 257, 4096, 65536, 1<<24, 1<<31-1, 1<<31, 1<<31+1, 1<<32-1))
+		key := uint32(of(testRKey, testRKey, testRKey, testRKey, 0, 1<<32-1))
+		psn := c.psn + uint32(of(0, 0, 0, 0, 0, 0, 1, 1<<16, 1<<22, 1<<23-1, 1<<23, ^uint64(0), 1<<24-1<<16))
+		size := int(of(0, 1, 8, 8, 8, 255, 256, 257))
 		payload := make([]byte, size)
 		var b []byte
 		op := []hdr.Opcode{hdr.WriteOnly, hdr.WriteOnly, hdr.WriteFirst, hdr.WriteMiddle, hdr.WriteLast, hdr.ReadRequest, hdr.ReadRequest, hdr.CompareSwap, hdr.FetchAdd, hdr.MaskedCompSwap, hdr.MaskedFetchAdd,
@@ -55,7 +57,7 @@ func extremes(t *testing.T, seed uint64) {
 		case op == hdr.CompareSwap || op == hdr.FetchAdd:
 			b = c.made(op, psn, atomicETH(va, key, rng.Uint64N(3), rng.Uint64N(3)), nil)
 		case op.Has(hdr.IsAtomic):
-			b = c.made(op, psn, maskedETH(va, key, rng.Uint64N(3), rng.Uint64N(3), any(0, 1, ^uint64(0)), any(0, 1, ^uint64(0))), nil)
+			b = c.made(op, psn, maskedETH(va, key, rng.Uint64N(3), rng.Uint64N(3), of(0, 1, ^uint64(0)), of(0, 1, ^uint64(0))), nil)
 		case op == hdr.ReadRequest:
 			b = c.made(op, psn, reth(va, key, ln), nil)
 		case op == hdr.SendOnlyInv:
@@ -106,9 +108,9 @@ func extremes(t *testing.T, seed uint64) {
 			if to == nil {
 				continue
 			}
-			p := f.BTHOf(x).PSN() + uint32(any(0, 0, 0, 0, 0, 0, ^uint64(0), 1, 1<<23))
-			to.smsn = (to.smsn + uint32(any(0, 1, 1, 1, 1))) & 0xFFFFFF
-			syn := hdr.Syndrome(any(0x1F, 0x1F, 0x1F, 0x1F, 0x1F, 0x1F, 0x1F, 0x1F, 0, 0x20, 0x3F, 0x60, 0x60, 0x61, 0x62, 0x63))
+			p := f.BTHOf(x).PSN() + uint32(of(0, 0, 0, 0, 0, 0, ^uint64(0), 1, 1<<23))
+			to.smsn = (to.smsn + uint32(of(0, 1, 1, 1, 1))) & 0xFFFFFF
+			syn := hdr.Syndrome(of(0x1F, 0x1F, 0x1F, 0x1F, 0x1F, 0x1F, 0x1F, 0x1F, 0, 0x20, 0x3F, 0x60, 0x60, 0x61, 0x62, 0x63))
 			var a []byte
 			switch {
 			case syn&0x60 != 0 || !f.Op.Has(hdr.IsRead) && !f.Op.Has(hdr.IsAtomic):
@@ -125,11 +127,12 @@ func extremes(t *testing.T, seed uint64) {
 			}
 			out = append(out, r.Push("b", a).Out["b"]...)
 		}
-		switch rng.IntN(20) {
+		switch rng.IntN(30) {
 		case 0:
-			r.Advance(time.Duration(any(1e3, 1e6, 1e8, 1e9)))
+			r.Advance(time.Duration(of(1e3, 1e6, 1e8, 1e9)))
 		case 1: // another connection in its place
 			if rng.IntN(3) == 0 {
+				r.serverMAC[5] = byte(of(1, 1, 2, 3))
 				r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn}))
 				r.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply}))
 				r.Push("a", c.connectRequest())
@@ -137,8 +140,17 @@ func extremes(t *testing.T, seed uint64) {
 				r.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.ReadyToUse}))
 				c.smsn = 0
 			}
+		case 2: // the next process, or two
+			for range 1 + rng.IntN(2) {
+				r.restart(k, rng.IntN(2) == 0, time.Duration(of(1e3, 1e6, 1e9)), nil)
+				if rng.IntN(2) == 0 {
+					r.Advance(time.Millisecond)
+				}
+			}
 		}
-		sound(t, n)
+		for _, n := range *r.box().nodes.Load() {
+			sound(t, n)
+		}
 		if t.Failed() {
 			t.Logf("behind %s", text(b))
 			return
