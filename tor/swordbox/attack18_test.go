@@ -43,3 +43,19 @@ func TestNoPlace(t *testing.T) {
 		}
 	}
 }
+
+// Somebody sends a request without an address of memory under the PSN of an ATOMIC WRITE or a FLUSH that has no answer: it is no repetition of
+// these.
+func TestShortRepetition(t *testing.T) {
+	for _, op := range []hdr.Opcode{hdr.AtomicWrite, hdr.Flush} {
+		r := newRig(t, graph.Args{})
+		a := r.join()
+		ext, payload := reth(0x7000, testRKey, 8), little(1)
+		if op == hdr.Flush {
+			ext, payload = append(make([]byte, hdr.FETHLen), ext...), nil
+		}
+		one(t, a.request(op, ext, payload).Out["b"])
+		r.Push("a", a.made(hdr.SendOnly, a.psn-1, nil, nil))
+		one(t, a.answer(hdr.ReadRespOnly, nil, nil).Out["a"])
+	}
+}

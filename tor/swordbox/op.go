@@ -164,8 +164,7 @@ func (n *order) same(o *op, f *hdr.Frame, b []byte, k, mtu uint32) bool {
 		}
 		return is&hdr.IsSend != 0 && is&(hdr.IsMiddle|hdr.IsLast) != 0 && (info.Ext&hdr.HasIETH == 0 || o.prior&invalidates != 0 && f.IETHOf(b).RKey() == o.rkey)
 	case kOdd:
-		h := f.RETHOf(b)
-		return (f.Op == hdr.AtomicWrite && o.len == 8 || f.Op == hdr.Flush && o.len == 0) && h.VA() == o.va && h.RKey() == o.rkey
+		return (f.Op == hdr.AtomicWrite && o.len == 8 || f.Op == hdr.Flush && o.len == 0) && f.RETHOf(b).VA() == o.va && f.RETHOf(b).RKey() == o.rkey
 	}
 	if is&hdr.IsAtomic == 0 {
 		return false
