@@ -186,6 +186,7 @@ type settings struct {
 	flows   int                `arg:"flows" range:"1..2^22" help:"meters that there is room for; for another number all meters start anew"`
 	offload bool               `arg:"offload" words:"off on" help:"on: frames of flows that other functions let cross in the kernel do so here, by the same meters, where one worker has them; off: all come here"`
 	full    full               `arg:"full" words:"shared pass drop" help:"a key without room: shared (one meter for all such), pass or drop"`
+	failing `arg:"fail" words:"open wait closed" help:"frames while the worker gets no processor, or has died: open (they cross as they are after 60 ms), wait (they wait for it for 1 s, and then cross), closed (they wait, and are dropped then)"`
 }
 
 var arguments = arg.Declare("police", settings{on: both, flows: 65536, actions: [numColours]action{red: {drop: true}}})

@@ -78,12 +78,13 @@ the rate is reached as long as the burst is larger than what comes in that time.
 }
 
 type shaping struct {
-	rate  `arg:"rate" need:"such as rate=10Mbit" help:"as 10Mbit, 1.5Gbit (of frames without FCS) or 100kpps; needed"`
-	burst uint64 `arg:"burst" unit:"1024" range:"1..2^30" default:"10 ms of the rate, at least 16k or 64 packets" help:"room for tokens in bytes, or packets, as 9000, 64k or 2M"`
-	queue int    `arg:"queue" range:"1..2^16" help:"frames that wait at most, a direction; another number starts the app anew"`
-	bytes uint64 `arg:"queue-bytes" unit:"1024" range:"1..2^30" help:"bytes that wait at most, a direction"`
-	on    inputs `arg:"on" words:"a b both" help:"the port whose received frames are shaped: a, b or both"`
-	room  uint64 // of burst, in parts of tokens
+	rate    `arg:"rate" need:"such as rate=10Mbit" help:"as 10Mbit, 1.5Gbit (of frames without FCS) or 100kpps; needed"`
+	burst   uint64 `arg:"burst" unit:"1024" range:"1..2^30" default:"10 ms of the rate, at least 16k or 64 packets" help:"room for tokens in bytes, or packets, as 9000, 64k or 2M"`
+	queue   int    `arg:"queue" range:"1..2^16" help:"frames that wait at most, a direction; another number starts the app anew"`
+	bytes   uint64 `arg:"queue-bytes" unit:"1024" range:"1..2^30" help:"bytes that wait at most, a direction"`
+	on      inputs `arg:"on" words:"a b both" help:"the port whose received frames are shaped: a, b or both"`
+	failing `arg:"fail" words:"open wait closed" help:"frames while the worker gets no processor, or has died: open (they cross as they are after 60 ms), wait (they wait for it for 1 s, and then cross), closed (they wait, and are dropped then)"`
+	room    uint64 // of burst, in parts of tokens
 }
 
 var shapeArguments = arg.Declare("shape", shaping{queue: 256, bytes: 1 << 20, on: both})
