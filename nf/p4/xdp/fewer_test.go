@@ -297,6 +297,27 @@ func TestHeadlessVersion(t *testing.T) {
 	h.clean("after a stop")
 }
 
+// TestHeadlessSettings: the next process, with another drop-port, goes on with the counts of the killed one: it is no other version.
+func TestHeadlessSettings(t *testing.T) {
+	h := newHouse(t)
+	first := h.run(graph.Args{"exec": "xdp", "fail": "headless"})
+	first.entries()
+	first.forwards()
+	before := first.say("report")
+	first.kill()
+	second := h.run(graph.Args{"exec": "xdp", "fail": "headless", "drop-port": "300"})
+	if s := second.say("report"); !s.Running.Headless || s.Running.Why != whyHeadless {
+		t.Errorf("before it has entries: %+v", s.Running)
+	}
+	second.entries()
+	h.until("it does not take over", func() bool { return second.say("report").Running.Runs })
+	h.send(false)
+	h.all("with other settings")
+	h.until("it does not count on", func() bool { s := second.say("report"); return s.Rx > before.Rx && s.Hits > before.Hits })
+	second.stop()
+	h.clean("after a stop")
+}
+
 // TestHeadlessVersionConst: entries that are the program's own do not say that the next process of another version has its entries.
 func TestHeadlessVersionConst(t *testing.T) {
 	const presets = `"entries":[{"match_key":[{"match_type":"exact","key":"0x7"}],"action_entry":{"action_id":4,"action_data":[]},"priority":1}],"max_size":8`
