@@ -20,7 +20,7 @@ const (
 	Own         = iota // Mask of the interface
 	Peer               // Mask of its other end
 	Promiscuous        // 1: promiscuous mode was turned on
-	_
+	Heir               // number of the process that last took the place of one that was killed; 0: none did. It is nothing to put back
 )
 
 // Owe adds what w says to r.
@@ -129,6 +129,7 @@ func WriteRecord(file string, w Record) (err error) {
 		return err
 	}
 	_, err = fmt.Fprintf(f, recordFormat, w[0], w[1], w[2], w[3])
+	err = errors.Join(err, f.Chmod(0o644)) // processes that have given up their rights read Heir
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), file)
 	}

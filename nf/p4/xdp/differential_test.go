@@ -240,18 +240,28 @@ func rounds(t testing.TB, otherwise int) int {
 }
 
 // TestRandomPrograms: random programs do the same in the kernel as in the engine, with random entries that change between random frames.
-func TestRandomPrograms(t *testing.T) {
+func TestRandomPrograms(t *testing.T) { randomPrograms(t, 60, false) }
+
+// TestWildPrograms: so do programs with what few programs have.
+func TestWildPrograms(t *testing.T) { randomPrograms(t, 30, true) }
+
+func randomPrograms(t *testing.T, programs int, wild bool) {
 	kernel, copies, engine, why := 0, 0, 0, map[string]int{}
-	for n := range rounds(t, 60) {
+	for n := range rounds(t, programs) {
 		r := newRandom(t)
 		for range n {
 			r.Uint64()
 		}
 		r = random{newRandomOf(r.Uint64())}
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
-			src := (&author{random: r, floods: n%4 == 3}).program()
-			if _, err := p4.Load(src); err != nil {
-				t.Skip(err) // numbers grow too long, by shifts
+			a := &author{random: r, floods: n%4 == 3, wild: wild}
+			src := a.program()
+			prog, err := p4.Load(src)
+			if err == nil {
+				_, err = p4.NewSwitch(prog, p4.Config{})
+			}
+			if err != nil {
+				t.Skip(err) // numbers grow too long, by shifts, or two entries have one key
 			}
 			w := newTwinOf(t, src, n%2 == 0)
 			have := handles{}
@@ -275,7 +285,14 @@ func TestRandomPrograms(t *testing.T) {
 				if r.IntN(3) == 0 {
 					w.now += clock.Time(r.Uint64() >> (22 + r.IntN(40)))
 				}
-				w.frame(uint32(r.IntN(6)), r.payload())
+				f := r.payload()
+				if wild {
+					if r.IntN(4) == 0 {
+						w.write(r)
+					}
+					f = r.wildPayload(a.headerBytes())
+				}
+				w.frame(uint32(r.IntN(6)), f)
 				if t.Failed() {
 					break
 				}
@@ -307,7 +324,7 @@ func TestRandomPrograms(t *testing.T) {
 	if copies == 0 {
 		t.Error("no frame was sent by several ports")
 	}
-	if kernel < 10*rounds(t, 60) {
+	if kernel < 10*rounds(t, programs) {
 		t.Error("too few frames stayed in the kernel: nothing is compared")
 	}
 }

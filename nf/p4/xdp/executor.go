@@ -233,7 +233,9 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 			c.code = o.edit(m, c.code)
 		}
 		x.reasons, x.parts, x.size = c.reasons, c.parts, len(c.code)
-		x.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: cmp.Or(o.Name, ProgramName), Type: ebpf.XDP, License: "GPL", Instructions: c.code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
+		if err = tooFar(c.code); err == nil {
+			x.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: cmp.Or(o.Name, ProgramName), Type: ebpf.XDP, License: "GPL", Instructions: c.code, Flags: unix.BPF_F_XDP_HAS_FRAGS})
+		}
 		if err == nil { // else it may be too long for the verifier: by the ways out of searches, or by egress, once for each copy
 			break
 		}

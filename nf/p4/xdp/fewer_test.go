@@ -139,6 +139,8 @@ func (x *third) killed() {
 	x.all("from the third port without the process")
 }
 
+const twiceKilled = "twice killed"
+
 // TestHeadlessFewer: an interface that is none of the next process's is free when that takes over, and forwards no more with the entries of the killed one.
 func TestHeadlessFewer(t *testing.T) {
 	for _, of := range []struct {
@@ -149,11 +151,15 @@ func TestHeadlessFewer(t *testing.T) {
 		{"other program", graph.Args{"exec": "xdp", "fail": "headless", "program": "../../../p4src/ipv4_router.json"}},
 		{"open", graph.Args{"exec": "xdp"}},
 		{"engine", graph.Args{"exec": "engine"}},
+		{twiceKilled, graph.Args{"exec": "xdp", "fail": "headless", "program": "../../../p4src/ipv4_router.json"}},
 	} {
 		t.Run(of.name, func(t *testing.T) {
 			x := newThird(newHouse(t))
 			before := x.settingsOf(0, thirdFar)
 			x.killed()
+			if of.name == twiceKilled { // before it took over
+				x.run(graph.Args{"exec": "xdp", "fail": "headless", "ports": threePorts}).kill()
+			}
 			second := x.run(of.args)
 			if of.name == "same" {
 				time.Sleep(300 * time.Millisecond)
@@ -197,6 +203,32 @@ func TestHeadlessDivided(t *testing.T) {
 	x.until("the third does not take over", func() bool { return third.say("report").Running.Runs })
 	second.stop()
 	third.stop()
+	x.clean("after a stop")
+	if name := x.program(); name != "" {
+		t.Errorf("program %s stays", name)
+	}
+}
+
+// TestHeadlessDividedKilled: what a second killed process has left at an interface that the killed one had, too, is not the other successor's to take off.
+func TestHeadlessDividedKilled(t *testing.T) {
+	x := newThird(newHouse(t))
+	x.killed()
+	second := x.run(graph.Args{"exec": "xdp", "fail": "headless", "drop": "yes"})
+	third := x.run(graph.Args{"exec": "xdp", "fail": "headless", "ports": thirdPort})
+	third.kill()
+	second.entries()
+	x.until("it does not take over", func() bool { return second.say("report").Running.Runs })
+	time.Sleep(6 * time.Second) // longer than it waits for a process that is dying
+	x.send()
+	x.all("with the interface that the third process has left")
+	if name := x.program(); name != afxdp.StayProgram {
+		t.Errorf("the third interface has program %q", name)
+	}
+	fourth := x.run(graph.Args{"exec": "xdp", "fail": "headless", "ports": thirdPort})
+	fourth.threeEntries()
+	x.until("the fourth does not take over", func() bool { return fourth.say("report").Running.Runs })
+	second.stop()
+	fourth.stop()
 	x.clean("after a stop")
 	if name := x.program(); name != "" {
 		t.Errorf("program %s stays", name)
@@ -262,6 +294,27 @@ func TestHeadlessVersion(t *testing.T) {
 		t.Errorf("the third process has %d frames and %d, want %d", now.Rx, now.Hits, s.Rx)
 	}
 	third.stop()
+	h.clean("after a stop")
+}
+
+// TestHeadlessSettings: the next process, with another drop-port, goes on with the counts of the killed one: it is no other version.
+func TestHeadlessSettings(t *testing.T) {
+	h := newHouse(t)
+	first := h.run(graph.Args{"exec": "xdp", "fail": "headless"})
+	first.entries()
+	first.forwards()
+	before := first.say("report")
+	first.kill()
+	second := h.run(graph.Args{"exec": "xdp", "fail": "headless", "drop-port": "300"})
+	if s := second.say("report"); !s.Running.Headless || s.Running.Why != whyHeadless {
+		t.Errorf("before it has entries: %+v", s.Running)
+	}
+	second.entries()
+	h.until("it does not take over", func() bool { return second.say("report").Running.Runs })
+	h.send(false)
+	h.all("with other settings")
+	h.until("it does not count on", func() bool { s := second.say("report"); return s.Rx > before.Rx && s.Hits > before.Hits })
+	second.stop()
 	h.clean("after a stop")
 }
 

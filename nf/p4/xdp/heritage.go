@@ -29,10 +29,11 @@ const markName = "p4_mark"
 
 // mark has two numbers: one that is the same for programs that can share maps of counts and registers, and whose entries lie in the
 // same form in their maps, and one that is the same for programs of the same source, whatever version of this package has made them.
+// Neither depends on the ports, nor on the port that drops frames.
 type mark [2 * sha256.Size]byte
 
 func markOf(p *ir.Program, s *settings, c *compiled, source []byte) mark {
-	b := fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.Processors, s.DropPort, s.Queues, outcomeNames, c.reasons, p.Registers)
+	b := fmt.Appendln(source[:len(source):len(source)], layoutVersion, s.Processors, outcomeNames, c.reasons, p.Registers)
 	for i := range p.Tables { // another version may keep a table in another way
 		t := &p.Tables[i]
 		kind, _ := sortOf(t)

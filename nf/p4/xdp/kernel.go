@@ -221,7 +221,11 @@ func (s *surveyed) leave(k *kernel, stay []*afxdp.Port) {
 // rest frees interfaces that the process before had, too, which was killed, if its program is gone from those of s.
 func (s *surveyed) rest() {
 	if s != nil && len(s.from) > 0 {
-		go func(p *afxdp.Port) { _ = afxdp.FreeRest(p) }(s.from[0])
+		go func(all []*afxdp.Port) {
+			for _, p := range all {
+				_ = afxdp.FreeRest(p)
+			}
+		}(s.from)
 	}
 }
 

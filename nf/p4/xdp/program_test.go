@@ -42,6 +42,8 @@ type author struct {
 	valueSets               arr
 	variable                string // header with a field of variable length
 	floods                  bool   // ingress sends frames to a multicast group, and egress is empty
+	wild                    bool   // wild_test.go
+	unions                  []string
 }
 
 func (a *author) id() int { a.ids++; return a.ids }
@@ -52,6 +54,9 @@ func pick[T any](a *author, list []T) T { return list[a.IntN(len(list))] }
 
 // width is one of those that programs have.
 func (a *author) width(most int) int {
+	if a.wild && a.IntN(6) == 0 {
+		return a.wildWidth(most)
+	}
 	w := pick(a, []int{1, 2, 3, 4, 5, 7, 8, 8, 9, 12, 13, 16, 16, 20, 24, 31, 32, 32, 33, 40, 48, 48, 57, 63, 64, 64, 96, 128})
 	return min(w, most)
 }
@@ -62,6 +67,10 @@ func (a *author) header(name string, meta bool) {
 	for n := range 1 + a.IntN(5) {
 		w := a.width(128)
 		signed := meta && w > 1 && w <= 64 && a.IntN(5) == 0
+		if a.wild && a.IntN(8) == 0 {
+			w = a.wildWidth(2048)
+			signed = w > 1 && a.IntN(3) == 0
+		}
 		fields = append(fields, arr{fmt.Sprintf("f%d", n), w, signed, w <= 64 && a.IntN(8) == 0})
 		a.field(name, fmt.Sprintf("f%d", n), w)
 		bits += w
@@ -94,6 +103,9 @@ func expr(op string, l, r any) obj {
 
 // constant is a number that is likely to be somewhere in a frame.
 func (a *author) constant() obj {
+	if a.wild && a.IntN(8) == 0 {
+		return a.wildConstant()
+	}
 	switch a.IntN(5) {
 	case 0:
 		return hexs(a.Uint64() >> a.IntN(64))
@@ -115,6 +127,11 @@ func (a *author) number(depth int) any {
 			return a.ofStack()
 		}
 		return fieldOf(pick(a, a.fields))
+	}
+	if a.wild && a.IntN(4) == 0 {
+		if e := a.wildNumber(depth); e != nil {
+			return e
+		}
 	}
 	l, r := a.number(depth-1), a.number(depth-1)
 	switch a.IntN(12) {
@@ -205,6 +222,11 @@ func (a *author) primitive(i, count int) obj {
 	if a.stackSize > 0 && a.IntN(6) == 0 {
 		return a.changesStack()
 	}
+	if a.wild && a.IntN(4) == 0 {
+		if p := a.wildPrimitive(i, count); p != nil {
+			return p.(obj)
+		}
+	}
 	switch a.IntN(15) {
 	case 0:
 		return prim("add_header", header())
@@ -261,6 +283,9 @@ func (a *author) parser() obj {
 			if a.stackSize > 0 && a.IntN(2) == 0 {
 				return "loop"
 			}
+			if a.wild && a.IntN(8) == 0 {
+				return fmt.Sprintf("s%d", a.IntN(4))
+			}
 			if i == 3 || a.IntN(5) == 0 && a.wire[i] != a.variable {
 				return nil
 			}
@@ -288,6 +313,9 @@ func (a *author) parser() obj {
 		}
 		if a.IntN(6) == 0 {
 			ops = append(ops, prim("verify", a.truth(1), hexs(3)))
+		}
+		if a.wild {
+			ops = append(ops, a.wildOps()...)
 		}
 		var key, cases arr
 		if f := pick(a, a.byHeader[a.wire[i]]); a.IntN(5) > 0 {
@@ -380,6 +408,9 @@ func (a *author) table(name string, next any, names []string, ids []int) obj {
 			"size": 64, "binding": name, "result_target": arr{to.header, to.name}})
 	}
 	t["actions"], t["action_ids"], t["next_tables"] = acts, actIDs, branches
+	if a.wild {
+		a.wildTable(t)
+	}
 	return t
 }
 
@@ -499,6 +530,7 @@ func (a *author) program() []byte {
 	}
 	a.wire = append(a.wire, "twin")
 	a.addStack()
+	a.unionHeaders()
 	std := func(name string) arr {
 		return arr{"intrinsic_metadata." + name, arr{"standard_metadata", name}}
 	}
@@ -517,7 +549,7 @@ func (a *author) program() []byte {
 	if a.IntN(4) == 0 {
 		order = arr{"twin", "h2", "h0", "h3"}
 	}
-	for _, e := range a.elements {
+	for _, e := range append(a.elements, a.unions...) {
 		order = append(order, e)
 	}
 	calcs, sums := a.checksums()
@@ -545,6 +577,11 @@ func (a *author) program() []byte {
 		"register_arrays": arr{obj{"name": "r", "id": 0, "size": 8, "bitwidth": pick(a, []int{1, 17, 32, 64})}, obj{"name": "wide", "id": 1, "size": 5, "bitwidth": 96}},
 		"meter_arrays": append(a.meters, obj{"name": "m", "id": 0, "type": "packets", "rate_count": 2, "size": 4},
 			obj{"name": "bytes", "id": 1, "type": "bytes", "rate_count": 2, "size": 4})}
+	if a.wild {
+		list := arr{fieldOf(pick(a, a.byHeader["meta"])), obj{"type": "field", "value": arr{"standard_metadata", "ingress_port"}}}
+		root["field_lists"], root["learn_lists"] = arr{obj{"id": 1, "name": "kept", "elements": list}}, arr{obj{"id": 1, "name": "learnt", "elements": list}}
+		a.addUnion(root)
+	}
 	b, err := json.Marshal(root)
 	if err != nil {
 		panic(err)

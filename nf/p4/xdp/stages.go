@@ -2,8 +2,11 @@ package xdp
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+
+	"github.com/cilium/ebpf/asm"
 )
 
 // Stage is a stage of a program in the kernel, and the number of its instructions.
@@ -53,4 +56,26 @@ func (s Stages) String() string {
 		text = append(text, fmt.Sprintf("%s %d", s.Name, s.Instructions))
 	}
 	return strings.Join(text, ", ")
+}
+
+// tooFar returns an error if a jump skips more instructions than a jump of the kernel can. Package asm would keep the lowest 16 bits of the
+// distance, with which the jump would lead to another place.
+func tooFar(code asm.Instructions) error {
+	at, all := map[string]asm.RawInstructionOffset{}, asm.RawInstructionOffset(0)
+	for it := code.Iterate(); it.Next(); {
+		if s := it.Ins.Symbol(); s != "" {
+			at[s] = it.Offset
+		}
+		all = it.Offset + 1
+	}
+	for it := code.Iterate(); it.Next(); {
+		to := it.Ins.Reference()
+		if to == "" || !isJump(it.Ins) {
+			continue
+		}
+		if far := int64(at[to]) - int64(it.Offset) - 1; far > math.MaxInt16 || far < math.MinInt16 {
+			return fmt.Errorf("it has %d instructions, and a jump over %d of them: the kernel's jumps reach %d", all, max(far, -far), math.MaxInt16)
+		}
+	}
+	return nil
 }

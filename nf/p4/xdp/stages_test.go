@@ -1,9 +1,12 @@
 package xdp
 
 import (
+	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/quillon/quillon/nf/p4"
@@ -33,6 +36,48 @@ func TestStages(t *testing.T) {
 		}
 		if text := c.stages.String(); sum != len(c.code) || !strings.HasPrefix(text, "ingress ") {
 			t.Errorf("%s: %d instructions, in stages %d: %s", name, len(c.code), sum, text)
+		}
+	}
+}
+
+// TestTooFar: a program with a jump over more instructions than the kernel's jumps reach is refused before it is loaded. With 16 bits of the
+// distance the jump would lead into the middle of the action.
+func TestTooFar(t *testing.T) {
+	requireKernel(t)
+	v := obj{"type": "field", "value": arr{"h", "v"}}
+	for _, steps := range []int{100, 3000} {
+		code := arr{prim("_jump_if_zero", expr("==", v, hexs(0x01020304)), hexs(uint64(steps+1)))}
+		for range steps {
+			code = append(code, prim("assign", v, expr("&", expr("+", expr("*", v, v), hexs(0x1234567)), hexs(1<<32-1))))
+		}
+		var root obj
+		if err := json.Unmarshal(extracting(t, 1, 0, v), &root); err != nil {
+			t.Fatal(err)
+		}
+		a := root["actions"].([]any)[0].(obj)
+		a["primitives"] = append(code, a["primitives"].([]any)...)
+		src, err := json.Marshal(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if steps == 100 {
+			w := newTwin(t, src)
+			f := make([]byte, 64)
+			w.frame(1, f)
+			copy(f[4:], []byte{1, 2, 3, 4})
+			w.frame(1, f)
+			continue
+		}
+		_, tree, err := p4.LoadTree(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := New(tree, p4.Config{DropPort: 511, Queues: 8}, Options{})
+		if err == nil {
+			_ = x.Close()
+		}
+		if v := (*ebpf.VerifierError)(nil); err == nil || errors.As(err, &v) || !strings.Contains(err.Error(), "a jump over") {
+			t.Errorf("%d steps: %v", steps, err)
 		}
 	}
 }

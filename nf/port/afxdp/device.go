@@ -134,6 +134,9 @@ func (d *device) prepare(wire bool) error {
 		return err
 	}
 	d.restore = d.found
+	if d.before != nil && d.before.Name == StayProgram {
+		d.restore[offload.Heir] = heir()
+	}
 	if d.before != nil && wire {
 		old, err := d.before.State()
 		if err != nil {

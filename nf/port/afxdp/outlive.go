@@ -3,7 +3,9 @@ package afxdp
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -175,8 +177,12 @@ func (p *Port) Left() (prog *ebpf.Program, maps []*ebpf.Map) {
 	return d.before.Prog, d.left
 }
 
+// heir is the process's number in records of interfaces where it took the place of another one.
+var heir = sync.OnceValue(func() uint64 { return rand.Uint64() | 1 })
+
 // FreeRest takes the program that a process which was killed left in front of the port's interface off the other interfaces of the
-// namespace that had it, too, and at which no process is, and puts their settings back. It does nothing as long as the port's own
+// namespace that had it, too, and at which no process is, and puts their settings back. It leaves those that another process has had since,
+// which was killed in its turn: they are its successor's. It does nothing as long as the port's own
 // interface has the program. It may take five seconds for each interface, and needs no more rights than a port.
 func FreeRest(p *Port) error {
 	d := p.dev
@@ -185,7 +191,7 @@ func FreeRest(p *Port) error {
 		d.mu.Unlock()
 		return nil
 	}
-	is, ns := *d.before, d.ns
+	is, ns, former := *d.before, d.ns, d.found[offload.Heir]
 	var err error
 	is.Prog, err = is.Prog.Clone()
 	d.mu.Unlock()
@@ -201,15 +207,15 @@ func FreeRest(p *Port) error {
 		var errs []error
 		for _, l := range links {
 			if is.At(l) != nil {
-				errs = append(errs, freeRest(l.Attrs().Name, &is))
+				errs = append(errs, freeRest(l.Attrs().Name, &is, former))
 			}
 		}
 		return errors.Join(errs...)
 	})
 }
 
-// freeRest takes a program off an interface at which no process is.
-func freeRest(name string, is *xsk.Attached) error {
+// freeRest takes a program off an interface at which no process is, and none was behind the one with a number.
+func freeRest(name string, is *xsk.Attached, former uint64) error {
 	mine, err := claims(name)
 	if err != nil {
 		return err
@@ -224,6 +230,13 @@ func freeRest(name string, is *xsk.Attached) error {
 	}
 	if is = is.At(l); is == nil {
 		return nil
+	}
+	file, err := offload.RecordFile(l.Attrs().Index)
+	if err != nil {
+		return err
+	}
+	if r, err := offload.ReadRecord(file); err != nil || r[offload.Heir] != 0 && r[offload.Heir] != former {
+		return err
 	}
 	return unload(l, is)
 }
