@@ -236,8 +236,13 @@ type simCheck struct {
 	list          []figure.Miss // the misses in the file known
 }
 
-// load reads the file of --known.
+// load reads the file of --known. It refuses a file for --record that cannot be written before figures run, which can take minutes.
 func (c *simCheck) load() error {
+	if c.record != "" {
+		if _, err := os.Stat(filepath.Dir(c.record)); err != nil {
+			return fmt.Errorf("--record %w", err)
+		}
+	}
 	if c.known == "" {
 		return nil
 	}

@@ -101,63 +101,28 @@ func TestUsual(t *testing.T) {
 	}
 }
 
-// Twelve curves look different from each other. Curves that differ by a factor of ten have a logarithmic
+// The curves of a picture look different from each other. Curves that differ by a factor of ten have a logarithmic
 // ordinate.
 func TestLooks(t *testing.T) {
-	p, err := load("six-host-run")
-	if err != nil {
-		t.Fatal(err)
-	}
-	fs, _ := Find("six-host-run")
-	r := newResult(fs[0], p, Params{})
 	type dress struct{ c, s any }
-	seen := map[dress]string{}
-	d := r.Panels[0]
-	for i := range d.Curves {
-		c, s := look(d.Curves, i)
-		if was := seen[dress{c, s}]; was != "" {
-			t.Errorf("%s looks like %s", d.Curves[i].Name, was)
+	for _, f := range All() {
+		r := newResult(f, mustLoad(t, f.data), Params{})
+		for q := range r.Panels {
+			d, seen := r.Panels[q], map[dress]string{}
+			for i := range d.Curves {
+				c, s := look(d.Curves, i)
+				if was := seen[dress{c, s}]; was != "" {
+					t.Errorf("%s: %s looks like %s", f.ID, d.Curves[i].Name, was)
+				}
+				seen[dress{c, s}] = d.Curves[i].Name
+			}
+			if d.spread(); f.ID == "six-host-run" && q == 0 && (len(seen) != 12 || d.Y.Scale != Log) {
+				t.Errorf("%d curves, %s", len(seen), d.Y.Scale)
+			}
 		}
-		seen[dress{c, s}] = d.Curves[i].Name
 	}
-	d.spread()
-	if len(seen) != 12 || d.Y.Scale != Log {
-		t.Errorf("%d curves, %s", len(seen), d.Y.Scale)
-	}
-	if p, err = load("2.1"); err != nil {
-		t.Fatal(err)
-	}
-	fs, _ = Find("2.1")
-	if d = newResult(fs[0], p, Params{}).Panels[0]; d.Y.Scale == Log {
+	fs, _ := Find("2.1")
+	if d := newResult(fs[0], mustLoad(t, "2.1"), Params{}).Panels[0]; d.Y.Scale == Log {
 		t.Error("one curve is logarithmic")
-	}
-}
-
-// Known misses are shown apart from others. No miss is hidden.
-func TestKnown(t *testing.T) {
-	v := func(x float64) *float64 { return &x }
-	missed := func(x, ours float64) Point {
-		return Point{X: x, Comparison: Comparison{Published: v(1), Ours: v(ours), Verdict: Missed}}
-	}
-	r := &Result{Figure: "1", Panels: []Panel{{Curves: []Curve{{Name: "a, b", Points: []Point{missed(1, 2), missed(2, 3), {X: 3}}}}}}}
-	var b bytes.Buffer
-	if err := WriteMisses(&b, r.Misses()); err != nil {
-		t.Fatal(err)
-	}
-	known, err := ReadMisses(strings.NewReader("# remark\n" + b.String()))
-	if err != nil || len(known) != 2 || known[1] != (Miss{"1", "0", "a, b", "2", 3}) {
-		t.Fatalf("%+v, %v", known, err)
-	}
-	if u, g := Unknown([]*Result{r}, known); len(u)+len(g) != 0 {
-		t.Errorf("%v, %v", u, g)
-	}
-	known[0].Ratio, known[1].X = 1.5, "7"
-	if u, g := Unknown([]*Result{r}, known); len(u) != 2 || len(g) != 1 || g[0].X != "7" {
-		t.Errorf("%v, %v", u, g)
-	}
-	for _, text := range []string{"1,2\n", "1,0,a,1,x\n", "1,0,a,1,-1\n"} {
-		if _, err := ReadMisses(strings.NewReader(text)); err == nil {
-			t.Errorf("%q is taken", text)
-		}
 	}
 }

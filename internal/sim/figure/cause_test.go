@@ -83,7 +83,6 @@ func TestCauseOff(t *testing.T) {
 		{id: "3.10", cause: causeAlone, series: "RCuckoo", x: 160},
 		{id: "3.14", cause: causeEmpty, series: "insert", x: 90},
 		{id: "3.13", cause: causeSimple, series: "RCuckoo insert", x: 90},
-		{id: "3.20", cause: causeCaption, series: "YCSB-A inline", name: "8"},
 		{id: "2.10", cause: causeLone, series: nameFUSEE, x: 16},
 		{id: "3.9", cause: causeLone, series: nameFUSEE, x: 8},
 		{id: "3.9", cause: causePunctual, series: nameFUSEE, x: 8},

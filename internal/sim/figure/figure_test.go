@@ -135,6 +135,13 @@ func TestVerdicts(t *testing.T) {
 		t.Errorf("%+v, %+v", r.Points, r.Claims)
 	}
 
+	// A ratio can be an input though its points are none.
+	f.inputs = []reason{{ratio: true, series: f.ratios[0].claim, text: "chosen"}}
+	r, _ = f.Run(context.Background(), Params{}, nil)
+	if r.Points.Inputs != 0 || r.Claims != (Count{Inputs: 1}) {
+		t.Errorf("%+v, %+v", r.Points, r.Claims)
+	}
+
 	// Results of other parameters are not compared; parameters that make no sense are refused.
 	r, err = toy(values).Run(context.Background(), Params{Keys: 5}, nil)
 	if err != nil || !r.OK() || r.Points.total() != 0 || !strings.Contains(r.Summary(), "keys 5") {

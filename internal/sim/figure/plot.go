@@ -45,7 +45,7 @@ func look(curves []Curve, i int) (color.NRGBA, chart.Shape) {
 	name := curves[i].Name
 	family, member, ok := strings.Cut(name, " / ")
 	if !ok {
-		return shade(name, i), chart.Circle
+		return plain(curves, i)
 	}
 	var all, members []string
 	for _, c := range curves {
@@ -61,13 +61,31 @@ func look(curves []Curve, i int) (color.NRGBA, chart.Shape) {
 	return families[slices.Index(all, family)%len(families)], shapes[slices.Index(members, member)%len(shapes)]
 }
 
-func shade(name string, i int) color.NRGBA {
-	for _, s := range shades {
-		if strings.HasPrefix(name, s.prefix) {
-			return s.shade
+// plain is look for a curve of no family. Those that shades has not take, in turn, the colours of rest that no other curve of the panel
+// has, and then these again with another mark. (Squares are inputs.)
+func plain(curves []Curve, i int) (color.NRGBA, chart.Shape) {
+	if s, ok := shade(curves[i].Name); ok {
+		return s, chart.Circle
+	}
+	free, k := slices.Clone(rest), 0
+	for j := range curves {
+		if s, ok := shade(curves[j].Name); ok {
+			free = slices.DeleteFunc(free, func(c color.NRGBA) bool { return c == s })
+		} else if j < i {
+			k++
 		}
 	}
-	return rest[i%len(rest)]
+	return free[k%len(free)], []chart.Shape{chart.Circle, chart.Triangle}[k/len(free)%2]
+}
+
+// shade is the colour that curves of a name have in all figures.
+func shade(name string) (color.NRGBA, bool) {
+	for _, s := range shades {
+		if strings.HasPrefix(name, s.prefix) {
+			return s.shade, true
+		}
+	}
+	return color.NRGBA{}, false
 }
 
 // Save writes the picture to prefix.png and prefix.svg; the same Result gives
@@ -132,7 +150,7 @@ func (r *Result) keys() []chart.Key {
 				label += " (" + r.theirs() + " only)"
 			}
 			s, shape := look(p.Curves, i)
-			keys = append(keys, chart.Key{Text: label, Style: chart.Style{Shade: s, Shape: shape}, Area: !strings.Contains(cu.Name, " / ")})
+			keys = append(keys, chart.Key{Text: label, Style: chart.Style{Shade: s, Shape: shape}, Area: shape == chart.Circle && !strings.Contains(cu.Name, " / ")})
 		}
 	}
 	return keys

@@ -53,26 +53,34 @@ func cuckooCalm() (rs []reason) {
 	return rs
 }
 
-// cuckooOwn is the time with so many threads on a host: on the line through both.
-func cuckooOwn(threads float64) rcuckoo.Work {
+// cuckooTimed gives clients the time that they have with so many threads on a host, which is on the line through both. What
+// further steps of an insertion take is known of clients that have filled the table.
+func cuckooTimed(c *sim.RCuckooConfig, threads float64) {
 	at := func(one, full time.Duration) time.Duration {
 		return one + time.Duration(float64(full-one)*max(threads-1, 0)/(cuckooFullThreads-1))
 	}
 	a, b := &cuckooWork, &cuckooFull
-	return rcuckoo.Work{Read: at(a.Read, b.Read), Update: at(a.Update, b.Update), Insert: at(a.Insert, b.Insert), Held: at(a.Held, b.Held)}
+	c.Library.Work = rcuckoo.Work{Read: at(a.Read, b.Read), Update: at(a.Update, b.Update), Insert: at(a.Insert, b.Insert), Held: at(a.Held, b.Held)}
+	if c.Primed {
+		cuckooMore(&c.Library.Work)
+	}
 }
 
-// cuckooMore is what an insertion takes beyond the simplest one, as shares of the time of that: of the public code (commit c364b8b), compiled as its Makefile
-// says, without a network, with 40 clients and 2 million entries. There the simplest insertion takes 4.70 us (at 2.6 GHz), a further row of the first search
-// 1.04 and of a second one 1.2, that search 0.97, a further masked CAS 0.7 before the locks, 0.57 between two of them and 1.26 behind, and a moved entry 0.63.
+// cuckooMore is what an insertion takes beyond the simplest one, as shares of the time of that with one thread on a host: of the public code (commit c364b8b),
+// compiled as its Makefile says, without a network, with 40 clients and 2 million entries. There the simplest insertion takes 4.70 us (at 2.6 GHz), a further
+// row of the first search 1.04 and of a second one 1.2, that search 0.97, a further masked CAS 0.7 before the locks, 0.57 between two of them and 1.26 behind,
+// and a moved entry 0.63. It is as much with 40 threads on a host: the stored run behind 3.18 with a lock for each row has 4.1 tries an insertion and 2.38
+// million insertions a second (2.70 by their latencies), of which no figure tells; with these times it is 2.64, and 1.58 if they grow as the rest does.
 func cuckooMore(w *rcuckoo.Work) {
-	of := func(us float64) time.Duration { return time.Duration(float64(w.Insert) * us / 4.70) }
+	of := func(us float64) time.Duration { return time.Duration(float64(cuckooWork.Insert) * us / 4.70) }
 	w.Look, w.Again, w.Move, w.Lock = of(1.1), of(0.97), of(0.63), of(0.7+0.57+1.26)
 }
 
 const (
 	cuckooOwnTime = "the client's own time comes from this point"
 	// cuckooChosen: with half of cuckooFull's time under the locks this point is 38 % too low, and that is why it is taken before them.
+	// cuckooHalf: the experiment zipf-0.99 has the caption's exponent.
+	cuckooHalf   = "that YCSB-A inline is of the exponent 0.50, in whose set of the authors' script the same number stands, was chosen after results"
 	cuckooChosen = "that the client's own time on a full host passes before the locks was chosen after this point"
 )
 
@@ -104,7 +112,9 @@ const (
 )
 
 var (
-	cuckooReadCauses = []string{causeShort, causeUnfenced, causeIdle, causeAlone, causeEarly}
+	// cuckooReadCauses move reads; updates are moved by those of cuckooLockCauses, too.
+	cuckooReadCauses = []string{causeShort, causeIdle, causeAlone}
+	cuckooLockCauses = slices.Concat(cuckooReadCauses, []string{causeUnfenced, causeEarly})
 	cuckooFillCauses = []string{causeEmpty, causeSimple, causeFenced, causeShort, causeIdle, causeAlone, causeEarly}
 	cuckooCostCauses = []string{causeWhole, causeFenced, causeEmpty, causeIdle, causeAlone}
 )
@@ -129,11 +139,7 @@ func cuckooCause(c *sim.RCuckooConfig, cause string) {
 	case causeIdle:
 		c.Library.Work = rcuckoo.Work{}
 	case causeAlone:
-		w := cuckooWork
-		if c.Primed {
-			cuckooMore(&w)
-		}
-		c.Library.Work = w
+		cuckooTimed(c, 1)
 	case causeSimple:
 		w := &c.Library.Work
 		w.Look, w.Again, w.Move, w.Lock = 0, 0, 0, 0
@@ -164,11 +170,11 @@ func rcuckoos() []*Figure {
 			ratios: []ratio{{"320 clients over 80", ref{0, own, 320}, ref{0, own, 80}}},
 		},
 		{
-			ID: "3.10", data: "3.10", takes: takesNIC, inputs: []reason{{series: own, from: 320, to: 320, text: cuckooChosen}}, causes: slices.Concat(cuckooReadCauses, fuseeCauses), jobs: withFUSEE(cuckooClients(own, 0.05, 0.99), fuseeOf(0.05)), lacks: []string{cuckooLess, others},
+			ID: "3.10", data: "3.10", takes: takesNIC, inputs: []reason{{series: own, from: 320, to: 320, text: cuckooChosen}, {ratio: true, series: "320 clients over 80", text: cuckooChosen}}, causes: slices.Concat(cuckooLockCauses, fuseeCauses), jobs: withFUSEE(cuckooClients(own, 0.05, 0.99), fuseeOf(0.05)), lacks: []string{cuckooLess, others},
 			ratios: []ratio{{"320 clients over 80", ref{0, own, 320}, ref{0, own, 80}}},
 		},
 		{
-			ID: "3.11", data: "3.11", takes: takesNIC, causes: slices.Concat(cuckooReadCauses, fuseeCauses), jobs: withFUSEE(cuckooClients(own, 0.5, 0.9), fuseeOf(0.5)), lacks: []string{cuckooLess, others, "the exponent is 0.90, that of the published list, and not the caption's 0.99"},
+			ID: "3.11", data: "3.11", takes: takesNIC, causes: slices.Concat(cuckooLockCauses, fuseeCauses), jobs: withFUSEE(cuckooClients(own, 0.5, 0.9), fuseeOf(0.5)), lacks: []string{cuckooLess, others, "the exponent is 0.90, that of the published list, and not the caption's 0.99"},
 			ratios: []ratio{{"320 clients over 80", ref{0, own, 320}, ref{0, own, 80}}},
 		},
 		{
@@ -201,7 +207,7 @@ func rcuckoos() []*Figure {
 		},
 		{ID: "3.18", data: "3.18", takes: takesNIC, causes: []string{causeEmpty}, jobs: cuckooSecond},
 		{
-			ID: "3.20", data: "3.20", takes: takesNIC, causes: []string{causeIdle, causeAlone, causeEarly, causeUniform, causeShort, causeCaption}, jobs: cuckooValues, lacks: []string{"the table has 131,072 entries", "YCSB-A inline is of the exponent 0.50, in whose set of the authors' script (extent.py) the same number stands"},
+			ID: "3.20", data: "3.20", takes: takesNIC, inputs: []reason{{series: "YCSB-A inline", text: cuckooHalf}, {ratio: true, series: "inline over 8 bytes in an extent, 50 % updates", text: cuckooHalf}}, causes: []string{causeIdle, causeAlone, causeEarly, causeUniform, causeShort, causeCaption}, jobs: cuckooValues, lacks: []string{"the table has 131,072 entries"},
 			ratios: []ratio{
 				{"inline over 8 bytes in an extent, 5 % updates", ref{0, "YCSB-B inline", "8"}, ref{0, "YCSB-B extent", "8"}},
 				{"inline over 8 bytes in an extent, 50 % updates", ref{0, "YCSB-A inline", "8"}, ref{0, "YCSB-A extent", "8"}},
@@ -209,7 +215,7 @@ func rcuckoos() []*Figure {
 			},
 		},
 		{
-			ID: "ycsb-a-skew", data: "ycsb-a-skew", takes: takesNIC, inputs: []reason{{series: "uniform", from: 8, to: 8, text: cuckooOwnTime}}, causes: cuckooReadCauses, jobs: cuckooSkews, lacks: []string{cuckooLess},
+			ID: "ycsb-a-skew", data: "ycsb-a-skew", takes: takesNIC, inputs: []reason{{series: "uniform", from: 8, to: 8, text: cuckooOwnTime}}, causes: cuckooLockCauses, jobs: cuckooSkews, lacks: []string{cuckooLess},
 			ratios: []ratio{{"zipf 0.99, 320 clients over 80", ref{0, "zipf 0.99 (suffix 99)", 320}, ref{0, "zipf 0.99 (suffix 99)", 80}}},
 		},
 	}
@@ -218,10 +224,7 @@ func rcuckoos() []*Figure {
 // cuckooJob makes the job of one run on the rack.
 func cuckooJob(par Params, name string, c sim.RCuckooConfig, values func(*sim.RCuckooMeasured) []Value) job {
 	if c.Library.Work != (rcuckoo.Work{}) {
-		c.Library.Work = cuckooOwn(float64(c.Clients) / float64(c.Hosts))
-		if c.Primed {
-			cuckooMore(&c.Library.Work)
-		}
+		cuckooTimed(&c, float64(c.Clients)/float64(c.Hosts))
 	}
 	cuckooCause(&c, par.Cause)
 	if c.Measure == 0 && c.Kind == rcuckoo.Update {

@@ -427,7 +427,7 @@ func (r *Result) judge(f *Figure) {
 		of, to := f.ratios[i].of.point(r), f.ratios[i].to.point(r)
 		switch {
 		case ra.Verdict == NotCompared:
-		case of != nil && of.Verdict == Input && (to == nil || to.Verdict == Input):
+		case of != nil && of.Verdict == Input && (to == nil || to.Verdict == Input), r.Against == "" && f.inputRatio(ra.Claim):
 			ra.Verdict = Input
 		case ra.Verdict == Within && (of.outside() || to.outside()):
 			ra.Verdict = Cancels
@@ -484,6 +484,12 @@ func (f *Figure) Inputs() (texts []string) {
 		}
 	}
 	return texts
+}
+
+// inputRatio reports whether a ratio is an input though one of its points may be none: a choice that was made after results
+// moves it.
+func (f *Figure) inputRatio(claim string) bool {
+	return slices.ContainsFunc(f.inputs, func(re reason) bool { return re.ratio && re.series == claim })
 }
 
 // input reports whether a point is an input, for which nothing was predicted.
