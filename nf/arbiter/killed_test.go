@@ -79,17 +79,26 @@ func hammer(x *state, requests int) {
 // TestKilledAnywhere: a process that is killed between any two stores leaves grants that are whole, of words that nobody shares.
 func TestKilledAnywhere(t *testing.T) {
 	if path := os.Getenv(killable); path != "" {
-		hammer(mapped(t, path), -1)
+		x := mapped(t, path)
+		_, _ = os.Stdout.WriteString("\n")
+		hammer(x, -1)
 	}
 	path := filepath.Join(t.TempDir(), "memory")
-	caught := 0
-	for range 60 {
+	caught, kills := 0, 0
+	for ; kills < 60 || caught == 0 && kills < 600; kills++ {
 		c := exec.Command(os.Args[0], "-test.run", "^TestKilledAnywhere$")
 		c.Env = append(os.Environ(), killable+"="+path)
-		if err := c.Start(); err != nil {
+		out, err := c.StdoutPipe()
+		if err == nil {
+			err = c.Start()
+		}
+		if err == nil {
+			_, err = out.Read(make([]byte, 1)) // when its requests begin
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(20+rand.IntN(20)) * time.Millisecond)
+		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
 		_ = c.Process.Kill()
 		_ = c.Wait()
 		before := mappedHeader(t, path)
@@ -119,7 +128,7 @@ func TestKilledAnywhere(t *testing.T) {
 		}
 		hammer(x, 51)
 	}
-	t.Logf("killed 60 times, %d of them within a request", caught)
+	t.Logf("killed %d times, %d of them within a request", kills, caught)
 	if caught == 0 {
 		t.Error("no kill fell into a request: this shows nothing")
 	}

@@ -311,16 +311,19 @@ func TestRestart(t *testing.T) {
 			c := Config{Rate: 10e9, Delay: 700, Frame: 256, Buffer: 8000}
 			x := newCable(t, c, rapid.Uint64().Draw(t, "seed"))
 			x.bad = faults{rapid.IntRange(0, 100).Draw(t, "lose"), 5, 50, 50}
+			used := map[uint64]bool{}
 			for range rapid.IntRange(1, 4).Draw(t, "restarts") {
 				for range rapid.IntRange(0, 100).Draw(t, "rounds") {
 					x.offer(0, 2)
 					x.step(1000)
 				}
-				// The receiver starts anew; at times its clock has gone back.
+				// The receiver starts anew; at times its clock has gone back. No two starts have the same time.
 				old := x.ends[1].Link
 				epoch := old.Epoch + 1
 				if rapid.IntRange(0, 3).Draw(t, "clock went back") == 0 {
 					epoch = 1
+				}
+				for used[old.Epoch] = true; used[epoch]; epoch++ {
 				}
 				x.ends[1].Link = x.start(c, epoch)
 				x.ends[1].held = nil

@@ -2,6 +2,7 @@ package live
 
 import (
 	"context"
+	"crypto/sha1"
 	"errors"
 	"fmt"
 	"os"
@@ -113,9 +114,13 @@ type watch struct {
 	// Requests that no one can have sent who numbers as the server does, since they are
 	// farther from its queue pair's newest than all clients together have under way. They
 	// crossed untouched. A WRITE of nothing did not: no client sends one, but the next process
-	// does, with a PSN of long ago too, to a server that was slow to answer.
+	// does, with a PSN of long ago too, to a server that was slow to answer. Nor did a request
+	// that the server has had under that PSN before: a middlebox that was stopped in the middle of
+	// a frame sends it when it goes on, and the client has sent it again meanwhile.
 	strays atomic.Uint64
-	newest map[uint32]uint32 // by queue pair: PSN
+	stray  atomic.Pointer[string]        // the first
+	newest map[uint32]uint32             // by queue pair: PSN
+	had    map[[2]uint32][sha1.Size]byte // by queue pair and PSN: the request
 	// The first request, and the first WRITE to the words, which no client
 	// sends: since the test put zeros there.
 	first, firstWrote atomic.Int64
@@ -135,12 +140,19 @@ func (w *watch) Rx(b *packet.Batch) (int, error) {
 		w.requests.Add(1)
 		h := f.BTHOf(x.Bytes())
 		last, ok := w.newest[h.DestQP()]
+		at, request := [2]uint32{h.DestQP(), h.PSN()}, sha1.Sum(x.Bytes()[f.BTH:f.End])
 		switch {
 		case f.Op == hdr.WriteOnly && f.RETHOf(x.Bytes()).DMALength() == 0:
 		case ok && max(hdr.PSNDiff(h.PSN(), last), -hdr.PSNDiff(h.PSN(), last)) > mostUnderWay:
+			if w.had[at] == request {
+				break
+			}
+			said := fmt.Sprintf("%v to %#x with PSN %#x, which is %d from the newest", f.Op, at[0], at[1], hdr.PSNDiff(at[1], last))
+			w.stray.CompareAndSwap(nil, &said)
 			w.strays.Add(1)
 		default:
 			w.newest[h.DestQP()] = h.PSN()
+			w.had[at] = request
 		}
 		w.first.CompareAndSwap(0, int64(w.clk.Now()))
 		if f.Op == hdr.WriteOnly && f.RETHOf(x.Bytes()).RKey() == w.words.RKey {
@@ -201,7 +213,7 @@ func raise(t *testing.T, cfg config) *rack {
 		if n := &r.top.Nodes[i]; n.Role == topo.Memory {
 			var p port.Port
 			server, p = up(n, 200)
-			r.seen = &watch{Port: r.trace.wrap(n.Name, r.clk, p), MultiWaiter: p.(port.MultiWaiter), clk: r.clk, newest: map[uint32]uint32{}}
+			r.seen = &watch{Port: r.trace.wrap(n.Name, r.clk, p), MultiWaiter: p.(port.MultiWaiter), clk: r.clk, newest: map[uint32]uint32{}, had: map[[2]uint32][sha1.Size]byte{}}
 			if r.grant, err = r.memory.Serve(server.pd); err != nil {
 				t.Fatal(err)
 			}
@@ -549,7 +561,7 @@ func (r *rack) finish() {
 	r.t.Logf("%d operations (%d of histories, checked in %v), %d connections broke; %d requests at the server, %d replaced", r.done.Load(),
 		len(r.words.Ops())+len(r.locks.Ops()), r.clk.Now().Sub(start).Round(time.Millisecond), r.broken.Load(), r.seen.requests.Load(), r.seen.wrote.Load())
 	if n := r.seen.strays.Load(); n != 0 {
-		r.t.Errorf("%d requests came to the server with the PSNs of their clients: they crossed untouched", n)
+		r.t.Errorf("%d requests came to the server with the PSNs of their clients: they crossed untouched; the first: %s", n, *r.seen.stray.Load())
 	}
 	for _, a := range r.memory.Addrs() {
 		if v := r.memory.Word(a); r.cfg.works[0] == locks.Spin && v != 0 {

@@ -367,6 +367,10 @@ func TestTokensAreForgotten(t *testing.T) {
 		c.Members[0].Kill()
 		c.Members[0].Start(t)
 		time.Sleep(3 * time.Second)
+		ctltest.Eventually(t, "etcd answers again", func() bool { // the other one, as the first call of each needs a new token
+			_, err := b.Status(t.Context())
+			return err == nil
+		})
 		put(t, a, bundle(t, 2+i, ""))
 		if r := next(t, news); r.Number != int64(2+i) {
 			t.Errorf("revision %d", r.Number)
