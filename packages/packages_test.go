@@ -234,7 +234,7 @@ echo all well
 		return made(t, "v"+version) + "/quillon_" + version + "_" + arch(t) + ".deb"
 	}
 	out, err := exec.Command("unshare", "-mpf", "--kill-child", "sh", "-c", script, "sh", of("1.2.3"), of("1.2.4")).CombinedOutput()
-	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 77 {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 77 {
 		t.Skipf("no overlay can be mounted: %s", out)
 	}
 	if err != nil || strings.TrimSpace(string(out)) != "all well" {

@@ -186,35 +186,33 @@
 // has the secret can pretend to be any board. The headers take 22 bytes; a frame that does not fit into
 // pool-mtu= with them is dropped. A frame that would go on to a third board is dropped.
 //
-// Of a board with several workers the home of a DAG says what becomes of it in the pool. All that goes to a
-// peer and comes back goes through the home, by whatever worker it came in, by the pool's port too; so a flow
-// keeps its order. What runs for a peer is in regions of the home. The home asks the pool when it has no
-// region, or too much and no worker that hands frames over helps. Workers that run a DAG themselves, each for
-// what comes in there, go on while what its home has of it is at a peer; but none begins to while the DAG is
-// abroad: what it handed over may be at the peer. A task with state that may go to a peer (remote) knows what
-// one instance knows, in its DAG's home, since what it knows goes as one instance saves it, and nothing makes
-// one state of those of several. So more workers do not make such a task faster, but several of them run in
-// several workers; with remote: false its DAGs run in all workers, and stay. Memory is the first worker's, and
-// its pages travel. The Peering hears all workers, and tells the pool one thing once all have put the same
-// deployment in force.
+// If a board has several workers, a DAG's home decides what becomes of the DAG in the pool. All frames that go to
+// a peer or come back go through the home, whichever worker received them, also those of the pool's port; so a
+// flow keeps its order. What runs for a peer is in regions of the home. The home asks the pool when it has no
+// region, or too much and no worker that hands frames over helps. Workers that run a DAG themselves, each for the
+// frames that it receives, go on while the home's part of the DAG is at a peer. But no worker begins to run a DAG
+// that is at a peer, because frames that the worker handed over may be there. A task with state that may go to a
+// peer (remote) has one instance, in its DAG's home, because an instance saves its own state, and nothing joins
+// the states of several. So more workers do not make such a task faster, but several such tasks run in several
+// workers. With remote: false the task's DAGs run in all workers, and stay. Memory is the first worker's, and its
+// pages travel. The Peering hears all workers, and tells the pool one thing once all have put the same deployment
+// in force.
 //
-// A frame is admitted where it comes in, and again at the peer, both times as its
-// tenant's. Before a DAG goes it runs here until the peer is ready; then packets wait,
-// those inside leave, and what its tasks know goes along, saved a piece at a time and read beside the worker
-// (graph.Mover: firewall and napt), so that frames of other DAGs do not wait for it; with a task that has state and
-// cannot tell it (graph.Saver) it stays. It comes home in the
-// same way when a region is free, so that a flow keeps its order. When the peer is
-// lost, what is on the way is, too; the DAG goes to another peer or runs
-// here, with what its tasks knew when it left: all that they learnt at the peer is lost. If the peer has
-// pool-copy= it sends a copy of it so often (none if no frame has come since, or it is more
-// than 16 MB), and what was learnt since the last one is lost: that time and what the copy takes to come (1 ms in
-// TestPeerCopies; docs/PERFORMANCE.md has a live figure). A board that stops says so first: what it
-// runs for others goes home with its state, before a region is free if need be, and no frame is
-// lost by that; its own DAGs end at peers when it is gone. A state of more than 16 MB cannot go: it is lost
-// with the board, which says so at its end. Traffic of a DAG with state is to come in by
-// one board: others do not take it from there once they have had some of their own. What a board learns for
-// a peer goes with the peer's DAG: when that has left, or its board is lost, tasks with state begin
-// anew there, unless frames of the board's own have come to them.
+// A frame is admitted where it comes in, and again at the peer, both times as its tenant's. A DAG runs here until
+// the peer is ready. Then new packets wait, those inside leave, and the state of the DAG's tasks goes to the
+// peer. The state is saved a piece at a time and read beside the worker (graph.Mover: firewall and napt), so that
+// frames of other DAGs do not wait. A DAG stays if it has a task whose state cannot be saved (graph.Saver). It
+// comes home in the same way when a region is free, so that a flow keeps its order. When the peer is lost, frames
+// on the way are lost, too. The DAG then goes to another peer or runs here, with the state that it left with;
+// what its tasks learnt at the peer is lost. With pool-copy= the peer sends a copy of that state at this interval
+// (none if no frame has come since, or if the state is more than 16 MB). Then only what was learnt since the last
+// copy is lost: that interval and the time that a copy takes to come (1 ms in TestPeerCopies; docs/PERFORMANCE.md
+// has a live figure). A board that stops announces that first. What it runs for others then goes home with its
+// state, if need be before a region is free there, and no frame is lost. The board's own DAGs end at peers when
+// the board is gone. A state of more than 16 MB cannot go: it is lost with the board, which says so at its end.
+// All traffic of a DAG with state must come in by one board: a board that has received frames of the DAG itself
+// does not take the DAG's state from another one. When a peer's DAG has left, or the peer is lost, tasks with
+// state begin anew, unless frames of the board's own DAGs have come to them.
 //
 // # Cost
 //
@@ -224,20 +222,19 @@
 //
 // While several tenants send, a worker's time is one of the resources that are divided: the time that is left
 // when the worker has looked at all frames that come. Frames wait in the lobby, which has a queue for each
-// tenant, in two cases: if tasks would run for more than 50 us at once; and if more frames wait at the ports,
-// and either processing frames (tasks, and what follows, such as sending) takes twice as long as looking at
-// them, or tasks take longer than all else. These times are measured. The worker looks until nothing waits at
-// its ports, lets tasks run for 50 us, and looks again; at least a quarter of its time is for tasks. So the
-// ports' rings do not overflow, where nobody can tell whose frames are lost: a tenant that floods loses what
-// its own queue has no room for, which is what it leaves to others of the packet store and of the port's
-// buffers, and as much work as slack= is long, or a batch. Who has had least of the time has the next turn, of
-// 20 us, and pays for it what it took, as measured. Time counts as much more as a tenant has of its dominant
-// resource while it has one part of time: so dominant shares grow alike. What a tenant has of memory is not
-// looked at there.
+// tenant, in two cases: if tasks would run for more than 50 us at once; and if more frames wait at the ports, and
+// either processing frames (tasks, and what follows, such as sending) takes twice as long as looking at them, or
+// tasks take longer than all else. These times are measured. The worker looks until nothing waits at its ports,
+// lets tasks run for 50 us, and looks again; at least a quarter of its time is for tasks. So the ports' rings do
+// not overflow, where nobody can tell whose frames are lost: a tenant that floods loses what its own queue has no
+// room for, which is what it leaves to others of the packet store and of the port's buffers, and as much work as
+// slack= is long, or a batch. The tenant that has had least of the time has the next turn, of 20 us, and the time
+// that the turn takes, as measured, is charged to it. The charge is larger in proportion to the tenant's dominant
+// resource: so dominant shares grow alike. A tenant's memory is not considered there.
 //
-// While one tenant alone is known to be there, tasks run for 32 times as long as looking took: so a tenant that
-// begins to send is seen although the ring overflows, and then its share is kept for it. That is so when a
-// batch takes more than 200 us.
+// While only one tenant is known to send, its frames wait in the lobby only if a batch of them takes more than
+// 200 us. Tasks then run for 32 times as long as looking took. So the worker notices another tenant that begins
+// to send although the ring overflows, and then keeps that tenant's share for it.
 //
 // If a task runs longer than a port's ring lasts (ring= frames at the rate at which they come), or if a worker
 // gets no processor for so long, the ring overflows: a task is never interrupted, and nobody can tell whose

@@ -22,7 +22,8 @@ const (
 	// patient is the number of monitor periods for which a home must have had room before a DAG is given back to it: after a pause of two
 	// fifths of a period, a mean over one period takes nearly two periods to show again that there is no room.
 	patient = 2
-	// trifle is a load, in instances, that counts as nothing: so much may go to a home that has more than region.Under.
+	// trifle is a load, in instances, that is negligible: it may go back to a home whose own load is above
+	// region.Under.
 	trifle = .01
 )
 

@@ -24,6 +24,7 @@ type verdict struct {
 	Links int    `json:"links"`
 	// Missing are interfaces that are not on this machine. They are not errors here.
 	Missing []string `json:"missing_interfaces,omitempty"`
+	Notes   []string `json:"notes,omitempty"` // what run says of the spec at its start
 }
 
 func newCheckCmd() *cobra.Command {
@@ -71,18 +72,18 @@ needed, and the interfaces need not be there. Exit status 1: a spec is wrong.`,
 func checkSpec(file string) (verdict, error) {
 	x := verdict{File: file}
 	s, err := readSpec(file, open.Kinds())
-	if path := new(fs.PathError); errors.As(err, &path) && path.Path == file {
+	if path, ok := errors.AsType[*fs.PathError](err); ok && path.Path == file {
 		return x, err
 	}
 	if err != nil {
 		x.Error = oneLine(err).Error()
 		return x, nil
 	}
-	_, err = graph.Diff(nil, s)
-	if err := cmp.Or(open.Valid(s), err); err != nil {
+	if _, err = graph.Diff(nil, s); err != nil {
 		x.Error = file + ": " + oneLine(err).Error()
 		return x, nil
 	}
+	x.Notes = specNotes(s)
 	x.Ports, x.Apps, x.Links = len(s.Ports), len(s.Apps), len(s.Links)
 	for _, p := range s.Ports {
 		if dev := p.Args["dev"]; dev != "" && p.Kind != open.TAP && !slices.Contains(x.Missing, dev) {
@@ -95,14 +96,18 @@ func checkSpec(file string) (verdict, error) {
 	return x, nil
 }
 
-// text prints one line about the spec, and one about missing interfaces if there are any.
+// text prints one line about the spec, and one for each note.
 func (x *verdict) text(w io.Writer) {
 	if x.Error != "" {
 		fmt.Fprintln(w, x.Error)
 		return
 	}
 	fmt.Fprintf(w, "%s: right: %s, %s, %s\n", x.File, count(x.Ports, "port"), count(x.Apps, "app"), count(x.Links, "link"))
+	notes := x.Notes
 	if len(x.Missing) > 0 {
-		fmt.Fprintf(w, "%s: note: not on this machine: %s\n", x.File, strings.Join(x.Missing, ", "))
+		notes = append(notes, "not on this machine: "+strings.Join(x.Missing, ", "))
+	}
+	for _, n := range notes {
+		fmt.Fprintf(w, "%s: note: %s\n", x.File, n)
 	}
 }

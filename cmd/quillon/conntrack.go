@@ -51,8 +51,8 @@ nothing came back; [ASSURED]: it keeps its place when there are too many; [OFFLO
 packets cross in the kernel (show flows).
 
 A NAT also has MAPPINGs: of a private end to a public one, for whoever its peers are
-(0.0.0.0); without --state they are listed, too. Of UDP and ICMP there is an entry for
-each peer that may answer, if filter= is not endpoint. Packets and bytes are not
+(0.0.0.0); without --state they are listed, too. UDP and ICMP have an entry for each
+peer that may answer, unless filter=endpoint. Packets and bytes are not
 counted, and a balancer does not see whether its backend has answered.
 
 The workers go on between pieces of a long list. A connection that stays while it is
@@ -61,7 +61,11 @@ listed is shown once.`,
 		Args:    optional(0, "APP"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			f.App = strings.Join(args, "")
-			f.State = strings.ToUpper(f.State)
+			if f.State != "" {
+				if f.State, err = track.ParseState(f.State); err != nil {
+					return fmt.Errorf("--state: %w", err)
+				}
+			}
 			if proto != "" {
 				if f.Proto, err = track.ParseProto(proto); err != nil {
 					return fmt.Errorf("--proto: %w", err)
@@ -110,7 +114,7 @@ listed is shown once.`,
 	flags.VarP(prefixFlag{&f.ReplyDst}, "reply-dst", "q", "only those whose answers go to this `address` or prefix: of a NAT")
 	flags.Uint16Var(&f.ReplySPort, "reply-port-src", 0, "only those whose answers come from this `port`")
 	flags.Uint16Var(&f.ReplyDPort, "reply-port-dst", 0, "only those whose answers go to this `port`")
-	flags.StringVar(&f.State, "state", "", "only in this `state`: ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT, TIME_WAIT, CLOSE or MAPPING")
+	flags.StringVar(&f.State, "state", "", "only in this `state`: "+strings.Join(track.States, ", "))
 	flags.BoolVarP(&count, "count", "C", false, "only say how many")
 	return cmd
 }

@@ -36,7 +36,7 @@ port=$(head -1 linux | sed 's/.*:\([0-9]*\) .*/\1/')
 [ "$(quillon conntrack firewall -s 10.0.0.0/8 -p 6 --count)" = 6 ]
 [ "$(quillon conntrack -s 10.0.0.2 --count)" = 0 ]
 [ "$(quillon conntrack -d 10.0.0.2 -p tcp --json | grep -c '"sport":'$port',')" = 1 ]
-if quillon conntrack nosuch 2>err; then exit 1; fi; grep -q 'no app is named "nosuch"' err
+if quillon conntrack nosuch 2>err; then exit 1; fi; grep -q 'no app is named "nosuch" (known: firewall)' err
 kill $client $server; wait $client $server || :
 quillon stop
 quillon run --inline eth1,eth2 --nf police,cir=1Gbit
@@ -44,7 +44,7 @@ if quillon conntrack 2>err; then exit 1; fi; grep -q 'no app here remembers conn
 `)
 }
 
-// TestPrefixFlag reads addresses and prefixes.
+// TestPrefixFlag reads addresses and prefixes, protocols and states.
 func TestPrefixFlag(t *testing.T) {
 	for text, want := range map[string]string{"10.1.2.3": "10.1.2.3/32", "10.0.0.0/8": "10.0.0.0/8", "fd00::1": "fd00::1/128", "ten": "", "10.0.0.0/33": ""} {
 		var p netip.Prefix
@@ -56,6 +56,11 @@ func TestPrefixFlag(t *testing.T) {
 	for text, want := range map[string]uint8{"tcp": 6, "17": 17, "icmpv6": 58, "0": 0, "tpc": 0, "6x": 0, "300": 0} {
 		if got, err := track.ParseProto(text); got != want || (err == nil) != (want != 0) {
 			t.Errorf("%s is %d, %v", text, got, err)
+		}
+	}
+	for text, want := range map[string]string{"established": "ESTABLISHED", "MAPPING": track.Mapping, "open": "", "": ""} {
+		if got, err := track.ParseState(text); got != want || (err == nil) != (want != "") {
+			t.Errorf("%q is %q, %v", text, got, err)
 		}
 	}
 }

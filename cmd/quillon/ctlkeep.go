@@ -388,7 +388,7 @@ Exit status: 0 all devices are at their intents, 1 some are not.`,
 				return err
 			}
 			if other > 0 {
-				return failed{fmt.Errorf("%d devices are not known to be at their intents", other)}
+				return failed{fmt.Errorf("not known to be at their intents: %s", count(other, "device"))}
 			}
 			return nil
 		},

@@ -115,8 +115,7 @@ func (f *storeFlags) put(cmd *cobra.Command, c *ctlFlags, intent string, onto, o
 		}
 	}
 	in, stored, err := s.Put(cmd.Context(), b, onto, old)
-	var other *etcd.Conflict
-	if errors.As(err, &other) {
+	if errors.As(err, new(*etcd.Conflict)) {
 		return failed{err}
 	}
 	if err != nil {
@@ -166,7 +165,7 @@ func (f *storeFlags) status(cmd *cobra.Command, c *ctlFlags) error {
 	case st.Revision != st.Newest:
 		return failed{fmt.Errorf("the leader has not taken revision %d", st.Newest)}
 	case other > 0:
-		return failed{fmt.Errorf("%d devices are not known to be at their intents", other)}
+		return failed{fmt.Errorf("not known to be at their intents: %s", count(other, "device"))}
 	}
 	return nil
 }

@@ -133,7 +133,7 @@ func ask(name string, c *admin.Client) listedInstance {
 	}
 	x.PID, x.Version, x.Since, x.Namespace, x.Troubles = p.PID, p.Version, p.Since, p.Namespace, append(x.Troubles, p.Troubles...)
 	g, err := c.Graph()
-	if refused := new(admin.Error); errors.As(err, &refused) {
+	if errors.As(err, new(*admin.Error)) {
 		x.State = "starting"
 		return x
 	}

@@ -69,13 +69,16 @@ QUILLON_TOKEN. When the lease is lost, it is killed, and all that it has started
 quillon lock is stopped, the command gets SIGTERM, and 5 s later SIGKILL; then the words
 are given back.
 
-Without a command the token is printed: it was free, and is free again.`,
+Without a command quillon lock prints the token, and gives the words back at once.`,
 		Example: "  quillon lock --arbiter 10.0.0.9 --wait 10s 0x1000 0x1008 -- ./job",
 		Args:    atLeast("WORD"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var command []string
 			if n := cmd.ArgsLenAtDash(); n >= 0 {
 				args, command = args[:n], args[n:]
+			}
+			if arbiter == "" {
+				return errors.New("--arbiter is missing: want an IPv4 address, or ADDRESS:PORT")
 			}
 			at, err := netip.ParseAddrPort(arbiter)
 			if a, e := netip.ParseAddr(arbiter); e == nil {
@@ -108,7 +111,6 @@ Without a command the token is printed: it was free, and is free again.`,
 	f.DurationVar(&cfg.Lease, "lease", 10*time.Second, "lease: how soon others get the locks after this machine dies")
 	f.BoolVar(&shared, "shared", false, "share the words with others that do")
 	f.Uint32Var(&cfg.Number, "number", 0, "number of this client at its address: a later one of the same number takes its place; 0: any")
-	_ = cmd.MarkFlagRequired("arbiter")
 	return cmd
 }
 

@@ -35,7 +35,7 @@ const (
 	// lookBare is how long an interface may be without its XDP program: when a port is taken out of the
 	// graph, its program is detached first.
 	lookBare = time.Second
-	// lookLoud is the longest time between two lines about what somebody else does again and again (told).
+	// lookLoud is the longest time between two lines about what somebody else does again and again (repeats).
 	lookLoud = 30 * time.Second
 	// lookSlow is the longest time between two looks at settings that somebody changes again and again: each time
 	// a record is written. TCP tries again often enough to live with it.
@@ -57,13 +57,13 @@ type lookout struct {
 	names   map[int]string    // names of interfaces, by their number
 	bare    map[string]*bare  // by interface
 	unkept  map[string]string // by port, the last error about its settings
-	told    map[toldKey]*told
+	repeats map[event]*repeats
 	tries   map[string]*tries // by port
 	next    int               // port whose settings are looked at next
 	// updates is nil if the kernel gives no news of links: then they are looked at every time.
 	updates  chan netlink.LinkUpdate
 	again    <-chan time.Time // when fresh is to be called, if something is due; nil otherwise
-	unlinked string           // why updates was nil when that was told
+	unlinked string           // why updates was nil when that was printed
 	buffer   int              // receive buffer of updates in bytes; 0: the default
 	// replaced reports whether the XDP program of an interface, by its number, is not that of its port.
 	replaced func(dev string, program uint32) bool
@@ -73,7 +73,7 @@ type lookout struct {
 type bare struct {
 	index int
 	from  clock.Time
-	told  bool
+	said  bool   // it was printed
 	why   string // taken or replaced
 }
 
@@ -113,13 +113,14 @@ type tries struct {
 	due  bool       // there was news since
 }
 
-// toldKey is what a told is about: a kind of event, and the name of a port.
-type toldKey struct{ what, port string }
+// event is a kind of event at the port of this name.
+type event struct{ what, port string }
 
-// told bounds the lines about one kind of event at one port. Somebody outside can cause such events as often as he
-// likes: who has the other end of a cable, for one. The first event is printed at once. Later ones are counted, and
-// printed in one line with the last of them. The time between two lines doubles from lookQuiet to lookLoud while events go on.
-type told struct {
+// repeats bounds the lines about one event at one port, because somebody outside, for example at the other end of
+// a cable, can cause the event as often as he likes. The first event is printed at once. Later ones are counted,
+// and the last of them is printed with their number. While events go on, the time between two lines doubles from
+// lookQuiet to lookLoud.
+type repeats struct {
 	level  slog.Level
 	port   graph.PortInfo
 	text   string     // of the last event
@@ -131,16 +132,16 @@ type told struct {
 	pause  clock.Duration
 }
 
-// tell has an event printed, at once or by later.
+// tell prints an event at once, or leaves it to later.
 func (l *lookout) tell(level slog.Level, now clock.Time, p graph.PortInfo, what, events, text string) {
-	if l.told == nil {
-		l.told = map[toldKey]*told{}
+	if l.repeats == nil {
+		l.repeats = map[event]*repeats{}
 	}
-	key := toldKey{what, p.Name}
-	x := l.told[key]
+	key := event{what, p.Name}
+	x := l.repeats[key]
 	if x == nil || now.Sub(x.last) >= x.pause && x.n == 0 {
-		x = &told{}
-		l.told[key] = x
+		x = &repeats{}
+		l.repeats[key] = x
 	}
 	if x.n == 0 {
 		x.first = now
@@ -150,8 +151,8 @@ func (l *lookout) tell(level slog.Level, now clock.Time, p graph.PortInfo, what,
 	l.line(now, x)
 }
 
-// line prints the events without a line, if it is time to.
-func (l *lookout) line(now clock.Time, x *told) {
+// line prints the events that have not been printed, if the pause is over.
+func (l *lookout) line(now clock.Time, x *repeats) {
 	if x.n == 0 || now.Sub(x.at) < x.pause {
 		return
 	}
@@ -163,9 +164,9 @@ func (l *lookout) line(now clock.Time, x *told) {
 	x.n, x.at, x.pause = 0, now, min(max(2*x.pause, lookQuiet), lookLoud)
 }
 
-// later prints the events whose time has come.
+// later prints the events whose pause is over.
 func (l *lookout) later(now clock.Time) {
-	for _, x := range l.told {
+	for _, x := range l.repeats {
 		l.line(now, x)
 	}
 }
@@ -290,7 +291,7 @@ func (l *lookout) programs(now clock.Time, ports []graph.PortInfo) {
 			delete(l.bare, dev)
 			continue
 		}
-		if is.told || now.Sub(is.from) < lookBare {
+		if is.said || now.Sub(is.from) < lookBare {
 			continue
 		}
 		i, err := netlink.LinkByIndex(is.index)
@@ -298,14 +299,14 @@ func (l *lookout) programs(now clock.Time, ports []graph.PortInfo) {
 			continue
 		}
 		if l.program(now, dev, i.Attrs()); l.bare[dev] == is {
-			is.told = true
+			is.said = true
 			l.logPort(slog.LevelError, now, ports[n], "%s", is.why)
 		}
 	}
 }
 
-// settings has the next port change settings of its interface again that somebody else has set otherwise, and prints these. A
-// look is at one port, as it may have to enter another network namespace.
+// settings makes one port, another one each time, put back settings of its interface that somebody else has
+// changed, and prints them. It is only one port, because that may have to enter another network namespace.
 func (l *lookout) settings(now clock.Time, ports []graph.PortInfo, keep func(port string) ([]string, error)) {
 	if len(ports) == 0 {
 		return
@@ -356,7 +357,7 @@ func (l *lookout) setting(now clock.Time, p graph.PortInfo, keep func(port strin
 	l.tell(slog.LevelWarn, now, p, "unkept", "errors", text)
 }
 
-// What is said of an interface without its XDP program.
+// Reasons why an interface is without its XDP program.
 const (
 	taken    = "its XDP program was taken away: no frame comes to the apps, and all go to the kernel's stack; stop this instance, and run it again"
 	replaced = "its XDP program was replaced by another one: no frame comes to the apps; take that one off, and stop this instance, and run it again"
@@ -403,7 +404,7 @@ func (l *lookout) troubles() []string {
 		}
 	}
 	for dev, is := range l.bare {
-		if is.told {
+		if is.said {
 			all = append(all, dev+": "+is.why)
 		}
 	}
@@ -475,12 +476,13 @@ func (l *lookout) linkOf(dev string) (netlink.Link, error) {
 	return netlink.LinkByName(dev)
 }
 
-// newsEvery is the shortest time between two looks at the settings of a port because of news: anybody who may change a link causes such news.
+// newsEvery is the shortest time between two looks at the settings of a port because of news: everybody who may
+// change a link can cause such news.
 const newsEvery = 20 * time.Millisecond
 
-// news takes an update of a link, and those that wait behind it, so that the apps are told of all together. Then it has the settings of
-// the ports looked at whose interfaces these are: Linux tells by such an update that a veth has other receive queues. If ok is false,
-// some news was lost, which may have been of any port.
+// news handles an update of a link and all updates that wait behind it, so that the apps hear of them together.
+// Then it looks at the settings of these interfaces' ports, because Linux reports by such an update, too, that a
+// veth has other receive queues. If ok is false, some news was lost, and it may have been about any port.
 func (l *lookout) news(now clock.Time, ports []graph.PortInfo, u netlink.LinkUpdate, ok bool, keep func(port string) ([]string, error)) {
 	of := map[string]bool{} // interfaces
 	defer func() {
@@ -507,7 +509,8 @@ func (l *lookout) news(now clock.Time, ports []graph.PortInfo, u netlink.LinkUpd
 	}
 }
 
-// fresh looks at the settings of the ports that there was news of, and sets again if some were looked at too lately.
+// fresh looks at the settings of ports about which there was news. If the last look at one of them was less than
+// newsEvery ago, it sets again for a later call.
 func (l *lookout) fresh(now clock.Time, ports []graph.PortInfo, keep func(port string) ([]string, error)) {
 	l.again = nil
 	for _, p := range ports {
@@ -522,7 +525,7 @@ func (l *lookout) fresh(now clock.Time, ports []graph.PortInfo, keep func(port s
 	}
 }
 
-// lookOut runs a lookout on an instance until ctx ends or the instance stops, and has troubles told after each look.
+// lookOut runs a lookout on an instance until ctx ends or the instance stops, and calls troubles after each look.
 func lookOut(ctx context.Context, stopping <-chan struct{}, log *slog.Logger, inst *graph.Instance, ports *open.Ports, clk clock.Clock, troubles func([]string)) {
 	l := &lookout{log: log, up: map[string]bool{}, names: map[int]string{}, bare: map[string]*bare{}, unkept: map[string]string{}, tries: map[string]*tries{}, replaced: ports.Replaced, buffer: linksBuffer}
 	l.listen(ctx, clk.Now(), inst.Ports())

@@ -78,6 +78,9 @@ Exit status: 0 done, 1 a check failed, 2 wrong use or environment.`,
 	}
 	root.PersistentFlags().Bool("json", false, "print JSON")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if unknown := cmd.ValidateArgs(cmd.Flags().Args()); unknown != nil && cmd.HasSubCommands() {
+			return unknown // the flag may be one of the command that was meant
+		}
 		return fmt.Errorf("%w; see %s --help", flagError(err), cmd.CommandPath())
 	})
 	root.AddCommand(

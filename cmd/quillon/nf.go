@@ -211,10 +211,7 @@ func kindByName(name string) (graph.Kind, error) {
 		}
 		known = append(known, k.Name)
 	}
-	if near := graph.Near(name, known); near != "" {
-		return graph.Kind{}, fmt.Errorf("no network function is called %q (did you mean %q?)", name, near)
-	}
-	return graph.Kind{}, fmt.Errorf("no network function is called %q; there are: %s", name, strings.Join(known, ", "))
+	return graph.Kind{}, fmt.Errorf("no network function is called %q%s", name, graph.Suggest(name, known))
 }
 
 func completeKinds(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -142,8 +142,7 @@ func shown(n int) error {
 
 // different turns the error of a comparison that found differences into a failed check.
 func different(err error) error {
-	var d *replay.DifferentError
-	if errors.As(err, &d) {
+	if errors.As(err, new(*replay.DifferentError)) {
 		return failed{err}
 	}
 	return err

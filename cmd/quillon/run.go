@@ -102,107 +102,110 @@ type bound struct {
 	Spec       *graph.Spec `json:"spec"`
 }
 
-const runLong = `Runs a graph of network functions: that of SPEC.yaml, or with --inline the chain
-of the --nf flags as a bump in the wire between two interfaces.
+const runLong = `Runs a graph of network functions: that of SPEC.yaml, or with --inline the chain of the
+--nf flags as a bump in the wire between two interfaces.
 
-What was bound is printed: driver, native or generic XDP, zero-copy or copy, queues,
-and with --verbose the settings that were changed. SIGTERM and SIGINT stop cleanly and
-undo everything, but for the wire of a splice ("quillon help bridge insert"), and of
-connections that are handed over (below); SIGHUP reads SPEC.yaml again and applies what
-changed under traffic. When the process dies or stalls, frames of an inline pair cross
-in the kernel until it is back; "quillon detach" takes such a wire away.
+quillon run prints what it has bound: driver, native or generic XDP, zero-copy or copy,
+queues, and with --verbose the settings that it has changed. SIGTERM and SIGINT stop
+cleanly and undo everything, except the wire of a splice ("quillon help bridge insert")
+and the wire of connections that are handed over (below). SIGHUP reads SPEC.yaml again
+and applies what changed under traffic. When the process dies or stalls, frames of an
+inline pair cross in the kernel until it is back; "quillon detach" takes such a wire
+away.
 
-An app that changes what both ends of a connection count (swordbox) keeps a
-state: from before the first such frame the file has all that is known of those
-connections. The next process with the same file takes them over, after a crash as
-after a clean stop. When it cannot (another version of the program, a minute has
-passed) it tells their clients, by an RDMA error, that they are gone. The file
-belongs to one process at a time, and is /run/quillon/NAME.state unless --state says
-otherwise; give one in memory (tmpfs), since it is written for each operation.
-Frames of those connections do not cross while no process is there: as long as there
-are any, the wire of an inline pair stays at a clean stop, too. All of the file's room
-is reserved before it is used, and nobody else may read it. What an app can do
-without (clover-steer: requests that it would send again after a crash) is in a file
-beside it, with the app's name.
+An app that changes what both ends of a connection count (swordbox) keeps a state file.
+Before it changes the first frame of a connection, the file has all that is known of the
+connection. The next process with the same file takes these connections over, after a
+crash as after a clean stop. When it cannot (another version of the program, a minute
+has passed) it tells the clients, by an RDMA error, that the connections are gone. The
+file belongs to one process at a time, and is /run/quillon/NAME.state unless --state
+names another one. It is written for each operation, so it should be in memory (tmpfs).
+While no process is there, frames of these connections do not cross; so the wire of an
+inline pair stays at a clean stop, too, as long as there are any. All of the file's room
+is reserved before it is used, and only its owner may read it. State that an app can do
+without (clover-steer: requests that it would send again after a crash) is in a second
+file beside it, with the app's name.
 
-A reboot of the machine loses the state. So the names of those connections are in a
-journal on a disk, /var/lib/quillon/NAME.journal unless --journal says otherwise,
-before the first such frame. After a reboot their frames do not cross, and their
-clients are told by an RDMA error. With --journal none, with --state none, and for
-users other than root without --journal, there is none, and after a reboot WRITEs of
-such a connection may be acknowledged that are never executed: end those connections
-before it.
+A reboot of the machine loses the state. So a journal on a disk,
+/var/lib/quillon/NAME.journal unless --journal names another one, has the names of these
+connections before their first changed frame. After a reboot their frames do not cross,
+and their clients get an RDMA error. There is no journal with --journal none, with
+--state none, and for users other than root without --journal. Then WRITEs of such a
+connection may be acknowledged after a reboot and never be executed: end the connections
+before a reboot.
 
-With --state none all this is lost: frames of those connections do not cross any
-more, and the next process does not start, since it would let requests be acknowledged
-that are never executed. End the connections at their clients, and then "quillon
-detach". It is the same when the file was removed, or another function is to run there.
+With --state none a restart loses the state, too: frames of these connections do not
+cross any more, and the next process does not start, because it would let requests be
+acknowledged that are never executed. End the connections at their clients, and then run
+"quillon detach". The same holds when the file was removed, or when another function is
+to run there.
 
-What clover-steer has sent and the server has not answered is waited for at a clean
-stop, 0.6 s. While it has no answer, other atomics to its words do not cross, for a
-minute at most; all else goes the way that it would go without quillon.
+At a clean stop clover-steer waits up to 0.6 s for the server's answers to what it has
+sent. While there is no answer, other atomics to the same words do not cross, for a
+minute at most. All else crosses as it would without quillon.
 
-With --p4runtime controllers may drive the graph: its apps of kind p4 are devices
-from 1 on, in the order of their names, and the tables of all other apps are one
-more. A program NAME.json has its P4Info beside it, in NAME.p4info.txtpb, or a
-controller gives both. They come by a Unix socket beside the control socket, in
-p4rt/NAME.sock, which is root's and its user's alone and where they may do all; and,
-with --p4runtime HOST, by TCP: each with a certificate of --tls-client-ca, and with
-the roles that --p4-client gives it. --insecure lets whoever reaches the address
-be a controller, in plain text or by TLS: on 127.0.0.1 that is every local user.
-"quillon ctl forget" has a device forget who was primary.
+With --p4runtime controllers may drive the graph. Its apps of kind p4 are devices from 1
+on, in the order of their names; the tables of all other apps together are one more
+device. A program NAME.json has its P4Info beside it, in NAME.p4info.txtpb, or a
+controller gives both. Controllers come by a Unix socket beside the control socket,
+p4rt/NAME.sock, which only root and the user of the process can open, and where they may
+do everything. With --p4runtime HOST they also come by TCP, each with a certificate of
+--tls-client-ca, and with the roles that --p4-client gives it. With --insecure everybody
+who reaches the address may be a controller, in plain text or by TLS: on 127.0.0.1 every
+local user. "quillon ctl forget" makes a device forget who was primary.
 
-An instance has its place by its name: the socket, and beside it a file that only its
-owner can open, are taken before an interface is touched. A process that has them and
-does not answer is waited for, 5 s, and then named.
+The name of an instance belongs to one process. Before it touches an interface, the
+process takes the socket of that name, and a file beside it that only its owner can
+open. If another process has them and does not answer, the start waits for 5 s, and then
+names that process.
 
-SIGTERM and SIGINT are heard at every moment. From then on a process ends within 20 s,
-a start that is not done within a minute too, and a worker that is stuck in an app keeps
-neither: within 10 s, as soon as its thread has computed or slept for 2 s without a
-breath, the process ends as by a crash. That leaves the wire, so that frames that may
-cross do, and the app is named; the status is 1. --watchdog does the same without an
-order. A machine that is busy, or a debugger, does not make a worker stuck: what counts
-is what its thread computes, or sleeps.
+The process obeys SIGTERM and SIGINT at every moment, and then ends within 20 s. A start
+that takes longer than a minute ends, too. If a worker is stuck in an app, the process
+ends as by a crash, at most 10 s after the signal, as soon as the worker's thread has
+computed or slept for 2 s without a breath. The wire stays then, so that frames that may
+cross do; the app is named, and the status is 1. --watchdog does the same without a
+signal. A busy machine or a debugger does not make a worker stuck: only the time counts
+in which its thread computes or sleeps.
 
-A service manager that sets NOTIFY_SOCKET is told when the workers run (READY=1) and
-when they end (STOPPING=1), and with WATCHDOG_USEC, as long as no worker is stuck, that
-it is well. For systemd: Type=notify, WatchdogSec=10, Restart=on-failure.
+A service manager that sets NOTIFY_SOCKET hears when the workers run (READY=1) and when
+they end (STOPPING=1), and with WATCHDOG_USEC, as long as no worker is stuck,
+WATCHDOG=1. For systemd: Type=notify, WatchdogSec=10, Restart=on-failure.
 
-Once all is open the process gives up every capability but net_admin, net_raw, bpf and
-perfmon, which it needs to change and to take away what it attached, and to open ports
-of a spec that is applied later; sys_admin stays where the other end of a veth is in
-another network namespace, and sys_nice where the limits of --priority could not be
-raised. It says what it has, and why; so does "quillon show process". With --user it is
-another user then, who must be able to read what is read later: the spec at SIGHUP,
-certificates, keys. The state file and the sockets stay root's, and the sockets' files
-are left behind at the end.
+Once everything is open, the process gives up all capabilities but net_admin, net_raw,
+bpf and perfmon. It needs these to change and to take away what it attached, and to open
+ports of a spec that is applied later. It keeps sys_admin if the other end of a veth is
+in another network namespace, and sys_nice if the limits of --priority could not be
+raised. quillon run prints which capabilities are left, and why; so does "quillon show
+process". With --user the process then becomes another user, who must be able to read
+what is read later: the spec at SIGHUP, certificates, keys. The state file and the
+sockets stay root's, and the sockets' files are left behind at the end.
 
---priority says how the process's threads go before those of others: high by nice
-values (workers -20, all others -10), realtime by SCHED_FIFO (2 and 1), where a worker
-that has always something to do leaves others of its processor 5 % of the time; normal
-is none. high takes root, CAP_SYS_NICE or ulimit -e 40, realtime ulimit -r 2; without
-these, it is normal, and that is said. Nice values count within a session, or a control
-group: setsid quillon run has a session of its own, which goes before others, and a
-service has CPUWeight=. A worker that gets no processor for 60 ms has its frames cross
-unseen; those of a closed function wait for 1 s, then they are dropped.
+--priority says how the process's threads compete with other processes. high gives them
+nice values (workers -20, all others -10). realtime is SCHED_FIFO (2 and 1): a worker
+that always has something to do leaves the others on its processor 5 % of the time.
+normal changes nothing. high takes root, CAP_SYS_NICE or ulimit -e 40, and realtime
+takes ulimit -r 2; without these the priority stays normal, and quillon run says so.
+Nice values count within a session or a control group: "setsid quillon run" sets the
+nice value of its session, too, and a service has CPUWeight=. If a worker gets no
+processor for 60 ms, its frames cross unseen; those of a closed function wait for 1 s
+and are then dropped.
 
-A worker sleeps while no frame comes, and so does its processor: to wake one takes tens
+A worker sleeps while no frame comes, and so does its processor. To wake one takes tens
 of microseconds on a virtual machine, or where processors sleep deeply. With --latency
-low those that have nothing to do stay awake, all of the machine's, by
-/dev/cpu_dma_latency: that costs electricity, or of a virtual machine the host's
-processors, and no other program any time. It takes root, and ends with the process.
-With --latency poll workers never sleep, and each takes all of a processor: for machines
-that have some to give away. What other programs want of it delays frames.
+low all idle processors of the machine stay awake, by /dev/cpu_dma_latency. That takes
+no time from other programs, but it costs electricity, and in a virtual machine it keeps
+the host's processors busy. It takes root, and ends with the process. With --latency
+poll workers never sleep, and each takes all of a processor: for machines with
+processors to spare. Other programs on a worker's processor delay frames.
 
-With --pool the board of the graph helps others and is helped: a DAG for which
-it has no room runs on a board that has the same deployment. Frames go there and
-come back by pool-port=, on a segment that all boards of the pool are at.
-Without --pool-secret the boards hear of each other on the loopback interface
-alone; its file must have mode 600. What a board says is taken once, and only by the
-process that it is for: what was recorded and comes again is counted (quillon show
-process). A board that is stopped first has the others take home what it runs for
-them, with its state: that takes some milliseconds, and at most 3 s (a second
-signal ends the wait).`
+With --pool the board of the graph helps other boards, and they help it: a DAG for which
+a board has no room runs on another board that has the same deployment. Frames go there
+and come back by pool-port=, on a segment that all boards of the pool are at. Without
+--pool-secret boards hear each other only on the loopback interface; the file of the
+secret must have mode 600. A message is accepted once, and only by the process that it
+is for: one that was recorded and comes again is counted (quillon show process). A board
+that is stopped first has the others take home what it runs for them, with its state.
+That takes some milliseconds, and at most 3 s (a second signal ends the wait).`
 
 func newRunCmd() *cobra.Command {
 	var f runFlags
@@ -212,7 +215,7 @@ func newRunCmd() *cobra.Command {
 		Long:  runLong,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,servers=192.0.2.1,keys=1024
   quillon run middlebox.yaml --name rack7
-  quillon run --inline eth1,eth2 --nf swordbox --state /var/lib/quillon/rack7
+  quillon run --inline eth1,eth2 --nf swordbox --state /dev/shm/rack7.state
   quillon run --inline eth1,eth2 --nf swordbox --user nobody --watchdog 5s
   quillon run middlebox.yaml --dry-run
   quillon run router.yaml --p4runtime unix --metrics 127.0.0.1:9100
@@ -631,10 +634,7 @@ func (r *running) drop() (err error) {
 // show prints what the instance runs: ports, addresses, notes, state files, privileges and priority.
 func (r *running) show() error {
 	info := bound{Name: r.name, Control: r.control.Path(), Bound: r.ports.Bound(), Notes: r.inst.Notes(), Privileges: r.privileges, Priority: r.priorityNote, Latency: r.latencyNote, Spec: r.spec}
-	for _, out := range r.inst.Spec().Unlinked(kinds()) {
-		info.Notes = append(info.Notes, out+" is linked to nothing: frames that come out of it are dropped")
-	}
-	info.Notes = append(info.Notes, r.inst.Spec().Notes(kinds())...)
+	info.Notes = append(info.Notes, specNotes(r.inst.Spec())...)
 	if len(r.state.Kept()) > 0 {
 		info.State = r.state.Kept()[0].Path()
 	}
@@ -934,15 +934,16 @@ func newDetachCmd() *cobra.Command {
 		Use:   "detach INTERFACE...",
 		Short: "Take away what a dead or kept instance left on interfaces",
 		Long: `Takes the XDP programs of an inline pair off and puts the interfaces' settings
-back, also where an instance was killed while it started or stopped. Frames cross
-between the two no more, unless something else carries them. Where one of the two
-is gone, the other one is freed. One that was moved to another network namespace
-keeps its program: free it there. Interfaces that were no pair are freed the same
-way, one or many: those with a P4 program that goes on, or drops all frames, without
-its process (fail=headless and closed), and those whose settings are not as they were.
+back, also where an instance was killed while it started or stopped. After that no
+frame crosses between the two, unless something else carries it. If one of the two
+interfaces is gone, the other one is freed. An interface that was moved to another
+network namespace keeps its program: free it there. Interfaces that were no pair are
+freed the same way, one or many: those with a P4 program that goes on, or drops all
+frames, without its process (fail=headless and closed), and those whose settings are
+not as they were.
 
-The journals of ended instances stay (run --journal). Those that name anything are
-listed.`,
+Journals of ended instances stay (run --journal). quillon detach lists those that
+name anything.`,
 		Example: "  quillon detach eth1 eth2\n  ip netns exec NAME quillon detach eth1",
 		Args:    atLeast("INTERFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

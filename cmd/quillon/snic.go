@@ -685,11 +685,7 @@ With --json a list with {worker, tenants} of each worker, shares and grants from
 
 // unknownTenant returns the error about a name that no tenant of a deployment has.
 func unknownTenant(name string, s *dag.Spec) error {
-	hint := ""
-	if near := graph.Near(name, slices.Sorted(maps.Keys(s.Tenants))); near != "" {
-		hint = fmt.Sprintf(" (did you mean %q?)", near)
-	}
-	return fmt.Errorf("no tenant is called %q%s; --add makes one", name, hint)
+	return fmt.Errorf("no tenant is called %q%s; --add makes one", name, graph.Suggest(name, slices.Sorted(maps.Keys(s.Tenants))))
 }
 
 func tenantsText(w io.Writer, all []snic.TenantView) {

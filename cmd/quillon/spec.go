@@ -69,7 +69,7 @@ func readSpec(file string, ports []graph.PortKind) (*graph.Spec, error) {
 		return nil, err
 	}
 	s, err := graph.ParseSpec(text)
-	if bad := new(graph.SpecError); errors.As(err, &bad) && bad.Msg == `unknown field "devices"` {
+	if bad, ok := errors.AsType[*graph.SpecError](err); ok && bad.Msg == `unknown field "devices"` {
 		bad.Msg += ": an intent, which quillon ctl apply takes"
 	}
 	if err == nil {
@@ -86,7 +86,20 @@ func readSpec(file string, ports []graph.PortKind) (*graph.Spec, error) {
 	if err == nil {
 		_, err = graph.Wants(s, kinds())
 	}
+	if err == nil && ports != nil {
+		if err := open.Valid(s); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+	}
 	return s, specError(file, err)
+}
+
+// specNotes are what to know of a spec that is right: outputs that lead nowhere, and what its apps say of their arguments.
+func specNotes(s *graph.Spec) (notes []string) {
+	for _, out := range s.Unlinked(kinds()) {
+		notes = append(notes, out+" is linked to nothing: frames that come out of it are dropped")
+	}
+	return append(notes, s.Notes(kinds())...)
 }
 
 // specError adds the file's name and the place in it to an error about a spec.

@@ -38,7 +38,7 @@ func newTapCmd() *cobra.Command {
 received) or enter an input (b.in) into FILE until interrupted, or -c frames have
 been copied. A FILE named *.pcapng gets verdict and reason as comments, one named
 *.gz or *.zst is compressed; "-" writes to the standard output. The workers never
-wait: what finds the buffer full is counted and not copied.
+wait: a frame that finds the buffer full is counted, and not copied.
 
 Of an inline pair, what no app wants crosses in the kernel. While a tap copies, it
 comes to the process, too, so that FILE has all frames. That is so where the graph

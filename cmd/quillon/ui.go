@@ -36,8 +36,8 @@ forward its port: ssh -L 8080:127.0.0.1:8080 HOST. At unix:PATH there is no toke
 socket is its user's alone. "quillon run --ui" serves the same page from the instance
 itself.
 
-The page is told once a second what has changed. An instance whose page nobody has open
-is not asked.`,
+An open page gets once a second what has changed. While nobody has the page open, the
+instance is not asked.`,
 		Example: "  quillon ui\n  quillon ui --name rack7 --listen 127.0.0.1:8080",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

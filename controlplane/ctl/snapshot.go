@@ -333,8 +333,7 @@ func stored(info *p4info.Info, e *p4v1.Entity, zero bool) (*p4v1.Entity, error) 
 		}
 	}
 	if err := info.Update(update(e)); err != nil {
-		var refused *p4info.Error
-		if errors.As(err, &refused) && refused.Code == codes.PermissionDenied {
+		if refused, ok := errors.AsType[*p4info.Error](err); ok && refused.Code == codes.PermissionDenied {
 			return nil, nil // a constant one
 		}
 		return nil, fmt.Errorf("the device shows what its P4Info does not allow: %w", err)

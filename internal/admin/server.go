@@ -279,8 +279,7 @@ func failure(err error) response {
 		return response{}
 	}
 	r := response{V: Version, Error: err.Error()}
-	var bad *graph.SpecError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*graph.SpecError](err); ok {
 		r.Excerpt = bad.Excerpt
 	}
 	return r

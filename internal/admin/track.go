@@ -67,7 +67,7 @@ func trackers(inst *graph.Instance, name string) (apps []string, err error) {
 	case name == "":
 		return nil, fmt.Errorf("no app here remembers connections")
 	case spec.Apps[name].Kind == "":
-		return nil, fmt.Errorf("no app is named %q", name)
+		return nil, fmt.Errorf("no app is named %q%s", name, graph.Suggest(name, slices.Sorted(maps.Keys(spec.Apps))))
 	}
 	return nil, fmt.Errorf("app %s (%s) remembers no connections", name, spec.Apps[name].Kind)
 }

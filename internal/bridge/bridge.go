@@ -273,8 +273,7 @@ func bridgeLink(name string) (netlink.Link, error) {
 }
 
 func missing(name string, err error) error {
-	var gone netlink.LinkNotFoundError
-	if errors.As(err, &gone) {
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return fmt.Errorf("no interface is called %s; ip link shows what there is", name)
 	}
 	return fmt.Errorf("%s: %w", name, explain(err))

@@ -57,7 +57,7 @@ func TestBadLists(t *testing.T) {
 	for list, want := range map[string]string{
 		"rules: [{action: allow, in: a}, {action: permit}]": "spec:5:40: app x: table acl has no action permit; it has allow, deny and limit",
 		"rules: [{in: a}]":                                       "spec:5:16: app x: table acl: action: is missing",
-		"rules: [{action: allow, in: c}]":                        "in=c: want a, b, or a number of 1 bits",
+		"rules: [{action: allow, in: c}]":                        "in=c: want a, b, or a number of 1 bit",
 		"rules: [{action: allow, colour: red}]":                  "table acl has no field colour; it has in, src, dst, proto, sport, dport, rate, burst, priority and action",
 		"rules: [{action: allow, dst: 10.0.0.0/40}]":             "want a prefix length from 0 to 32",
 		"rules: [{action: allow, priority: -1}]":                 "priority: -1: want a number above 0",

@@ -105,8 +105,7 @@ func (s *File) name() string {
 
 // bare returns a file's error without the path that it names.
 func bare(err error) error {
-	var at *fs.PathError
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return at.Err
 	}
 	return err

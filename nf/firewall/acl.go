@@ -220,11 +220,6 @@ func formatRules(all []table.Entry, keys []table.Field) string {
 			case f.Match == table.Range && c.M != c.V:
 				text += "-" + f.Value(c.M)
 			}
-			for name, number := range f.Names {
-				if c.V == table.Uint(number) {
-					text = name
-				}
-			}
 			fmt.Fprintf(&b, "+%s:%s", f.Name, text)
 		}
 		if e.Action == limit {

@@ -313,7 +313,7 @@ func (i *plans) Set(app string, args Args) (Plan, error) {
 	spec := i.Spec()
 	a, ok := spec.Apps[app]
 	if !ok {
-		return Plan{}, fmt.Errorf("no app is named %q%s", app, suggest(app, slices.Sorted(maps.Keys(spec.Apps))))
+		return Plan{}, fmt.Errorf("no app is named %q%s", app, Suggest(app, slices.Sorted(maps.Keys(spec.Apps))))
 	}
 	a.Args = maps.Clone(a.Args)
 	if a.Args == nil {

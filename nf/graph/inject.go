@@ -21,7 +21,7 @@ func (i *Instance) Inject(app, input string, worker int, frame []byte) error {
 	}
 	n := i.graphs[worker].node(app)
 	if n == nil || n.app == nil {
-		return fmt.Errorf("no app is named %q%s", app, suggest(app, slices.Sorted(maps.Keys(i.spec.Apps))))
+		return fmt.Errorf("no app is named %q%s", app, Suggest(app, slices.Sorted(maps.Keys(i.spec.Apps))))
 	}
 	if n.inside != nil {
 		return fmt.Errorf("app %s is inside another one: give the frame to that", app)

@@ -341,7 +341,7 @@ func (i *plans) insides(spec *Spec, name string, outer *node, w int, fresh bool,
 			for _, x := range i.cfg.Kinds {
 				names = append(names, x.Name)
 			}
-			return nil, fail(fmt.Errorf("%s: unknown kind %q%s", s.Name, s.Kind, suggest(s.Kind, names)))
+			return nil, fail(fmt.Errorf("%s: unknown kind %q%s", s.Name, s.Kind, Suggest(s.Kind, names)))
 		}
 		if n := i.graphs[w].node(full); n != nil && !fresh && n.kind.Name == k.Name && n.inside.Alone == (k.Alone || s.Alone) && maps.Equal(n.inside.Args, s.Args) {
 			out = append(out, n.inside)

@@ -203,7 +203,7 @@ func (i *current) post(app string, at int, f func(App, clock.Duration) bool, lon
 	}
 	nd := i.graphs[at].node(app)
 	if nd == nil || nd.app == nil {
-		return fmt.Errorf("no app is named %q%s", app, suggest(app, slices.Sorted(maps.Keys(i.spec.Apps))))
+		return fmt.Errorf("no app is named %q%s", app, Suggest(app, slices.Sorted(maps.Keys(i.spec.Apps))))
 	}
 	w := i.workers[at]
 	w.post(letter{long: long, fn: func(slice clock.Duration) (more bool) {
@@ -313,7 +313,7 @@ func (i *taps) AddTrace(portName string, n int, reason string) error {
 		return errors.New("trace: the number of frames must be positive")
 	}
 	if _, ok := i.ports[portName]; !ok {
-		return fmt.Errorf("no port is named %q%s", portName, suggest(portName, slices.Sorted(maps.Keys(i.ports))))
+		return fmt.Errorf("no port is named %q%s", portName, Suggest(portName, slices.Sorted(maps.Keys(i.ports))))
 	}
 	job := &traceJob{}
 	job.left.Store(int64(n))
@@ -329,7 +329,7 @@ func (i *taps) AddTrace(portName string, n int, reason string) error {
 		}
 		if job.want == nil {
 			slices.Sort(known)
-			return fmt.Errorf("no app has a reason %q%s", reason, suggest(reason, slices.Compact(known)))
+			return fmt.Errorf("no app has a reason %q%s", reason, Suggest(reason, slices.Compact(known)))
 		}
 	}
 	for _, w := range i.workers {

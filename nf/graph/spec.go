@@ -226,7 +226,7 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 			for _, k := range portKinds {
 				known = append(known, k.Name)
 			}
-			return s.errAt(path("ports", name, "kind"), "port %s: unknown kind %q%s", name, p.Kind, suggest(p.Kind, known))
+			return s.errAt(path("ports", name, "kind"), "port %s: %s", name, unknownKind(p.Kind, known))
 		}
 		if err := s.checkArgs("ports", "port", name, p.Args, portKinds[i].Params); err != nil {
 			return err
@@ -243,7 +243,7 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 			for _, k := range kinds {
 				known = append(known, k.Name)
 			}
-			return s.errAt(path("apps", name, "kind"), "app %s: unknown kind %q%s", name, a.Kind, suggest(a.Kind, known))
+			return s.errAt(path("apps", name, "kind"), "app %s: %s", name, unknownKind(a.Kind, known))
 		}
 		if args, arg, item, err := k.WriteEntries(a.Args); err != nil {
 			return s.errAt(path("apps", name, "args", arg, item), "app %s: %v", name, err)
@@ -267,14 +267,14 @@ func (s *Spec) Validate(kinds []Kind, portKinds []PortKind) error {
 			return s.errAt(at, "link %q: %v", e, err)
 		}
 		if !slices.Contains(outs, e.out) {
-			return s.errAt(at, "link %q: %s has no output %q%s", e, e.from, e.out, suggest(e.out, outs))
+			return s.errAt(at, "link %q: %s has no output %q%s", e, e.from, e.out, Suggest(e.out, outs))
 		}
 		ins, err := s.ends(kinds, e.to, false)
 		if err != nil {
 			return s.errAt(at, "link %q: %v", e, err)
 		}
 		if !slices.Contains(ins, e.in) {
-			return s.errAt(at, "link %q: %s has no input %q%s", e, e.to, e.in, suggest(e.in, ins))
+			return s.errAt(at, "link %q: %s has no input %q%s", e, e.to, e.in, Suggest(e.in, ins))
 		}
 		if _, ok := s.Apps[e.from]; ok && e.from == e.to {
 			return s.errAt(at, "link %q leads from an app to itself: a circle must pass through a port", e)
@@ -375,7 +375,7 @@ func (s *Spec) checkArgs(section, what, name string, args Args, params []Param) 
 			for _, p := range params {
 				known = append(known, p.Name)
 			}
-			return s.errAt(path(section, name, "args", arg), "%s %s: unknown argument %q%s", what, name, arg, suggest(arg, known))
+			return s.errAt(path(section, name, "args", arg), "%s %s: unknown argument %q%s", what, name, arg, Suggest(arg, known))
 		}
 	}
 	return nil
@@ -398,7 +398,7 @@ func (s *Spec) ends(kinds []Kind, name string, out bool) ([]string, error) {
 	}
 	known := slices.Sorted(maps.Keys(s.Ports))
 	known = append(known, slices.Sorted(maps.Keys(s.Apps))...)
-	return nil, fmt.Errorf("no port or app is named %q%s", name, suggest(name, known))
+	return nil, fmt.Errorf("no port or app is named %q%s", name, Suggest(name, known))
 }
 
 // order returns the apps in topological order along the links. Apps without an order between
@@ -526,9 +526,9 @@ func Near(wrong string, known []string) (at string) {
 	return at
 }
 
-// suggest returns a hint at the known name that is nearest to a wrong name, or at
+// Suggest returns a hint at the known name that is nearest to a wrong name, or at
 // all known names if none is near.
-func suggest(wrong string, known []string) string {
+func Suggest(wrong string, known []string) string {
 	if len(known) == 0 {
 		return " (there are none)"
 	}
@@ -536,6 +536,14 @@ func suggest(wrong string, known []string) string {
 		return fmt.Sprintf(" (did you mean %q?)", at)
 	}
 	return fmt.Sprintf(" (known: %s)", strings.Join(known, ", "))
+}
+
+// unknownKind is an error about the kind of a port or an app.
+func unknownKind(kind string, known []string) string {
+	if kind == "" {
+		return "kind: is missing: " + strings.Join(known, ", ")
+	}
+	return fmt.Sprintf("unknown kind %q%s", kind, Suggest(kind, known))
 }
 
 // distance returns how many bytes must be inserted, removed or changed to make b of a.

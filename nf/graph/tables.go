@@ -70,7 +70,7 @@ func (i *tables) decl(app, name string) (*table.Decl, int, Args, error) {
 	}
 	i.mu.RUnlock()
 	if !ok {
-		return nil, 0, nil, table.Errorf(table.Invalid, "no app is named %q%s", app, suggest(app, apps))
+		return nil, 0, nil, table.Errorf(table.Invalid, "no app is named %q%s", app, Suggest(app, apps))
 	}
 	tables := i.declared(app, k)
 	var names []string
@@ -83,7 +83,7 @@ func (i *tables) decl(app, name string) (*table.Decl, int, Args, error) {
 	if names == nil {
 		return nil, 0, nil, table.Errorf(table.Invalid, "app %s (%s) has no tables", app, a.Kind)
 	}
-	return nil, 0, nil, table.Errorf(table.Invalid, "app %s has no table %q%s", app, name, suggest(name, names))
+	return nil, 0, nil, table.Errorf(table.Invalid, "app %s has no table %q%s", app, name, Suggest(name, names))
 }
 
 // TableDefault is the default action of an app's table; nil when it has none.
@@ -496,8 +496,7 @@ func (i *tables) move(old, spec *Spec) error {
 }
 
 func oneLine(err error) string {
-	var bad *SpecError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*SpecError](err); ok {
 		return bad.Msg
 	}
 	return fmt.Sprint(err)

@@ -92,7 +92,7 @@ func (i *taps) Tap(at string) (*Tap, error) {
 			known = append(known, l.from+"."+l.out, l.edge.to+"."+l.edge.in)
 		}
 		slices.Sort(known)
-		return nil, fmt.Errorf("no link is at %q%s", at, suggest(at, slices.Compact(known)))
+		return nil, fmt.Errorf("no link is at %q%s", at, Suggest(at, slices.Compact(known)))
 	}
 	t := &Tap{inst: i.current}
 	busy := false

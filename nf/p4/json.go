@@ -309,7 +309,7 @@ func decode(src []byte) (*jsonProgram, error) {
 	case err == nil:
 		return p, nil
 	case !errors.As(err, &wrong):
-		return nil, fmt.Errorf("p4: no JSON: %w", err)
+		return nil, fmt.Errorf("p4: not the JSON that p4c makes of a program: %w", err)
 	case wrong.Field == "":
 		return nil, errors.New("p4: the JSON is no object: want the output of p4c-bm2-ss or p4c-bm2-psa")
 	}

@@ -16,7 +16,7 @@ func TestWrongKinds(t *testing.T) {
 		"{\"actions\": [{\"primitives\": {}}]}":                                           "p4: line 1, byte 29: actions.primitives: a JSON object where a JSON array belongs",
 		"{\"header_types\": [{\"name\": \"x\", \"fields\": [[\"a\", \"0x5\"]]}]}":         `p4: header type x: width of field a is "0x5", want an integer from 1 to 65536`,
 		"{\"header_types\": [{\"name\": \"x\", \"fields\": [[\"a\", 1e999]]}]}":           "p4: line 1, ",
-		"{\"header_types\": [{\"name\": \"x\n\", \"fields\": [[\"a\", 1e999]]}]}":         "p4: no JSON: invalid character '\\n' in string literal",
+		"{\"header_types\": [{\"name\": \"x\n\", \"fields\": [[\"a\", 1e999]]}]}":         "p4: not the JSON that p4c makes of a program: invalid character '\\n' in string literal",
 		"{\"header_types\": [{\"name\": \"x\\n\", \"fields\": [[\"a\", 0]]}]}":            "p4: header type x\ufffd: width of field a is 0, want an integer from 1 to 65536",
 		"{\"__meta__\": {\"version\": [1, 4]}}":                                           "p4: format version [1,4], want 2.x: compile with a current p4c-bm2-ss or p4c-bm2-psa",
 		"{\"checksums\": [{\"target\": [\"a\", 1]}], \"pipelines\": [{\"name\": \"x\"}]}": "p4: line 1, byte 33: checksums.target: a JSON number where a JSON string belongs",

@@ -34,8 +34,11 @@ func Chain(kinds []graph.Kind, nfs ...string) (*graph.Spec, error) {
 		args := graph.Args{}
 		for _, p := range parts[1:] {
 			name, value, ok := strings.Cut(p, "=")
-			if _, twice := args[name]; !ok || twice {
-				return nil, fmt.Errorf("%s: %q is not of the form arg=value, or is given twice", parts[0], p)
+			if !ok {
+				return nil, fmt.Errorf("%s: %q is not of the form arg=value", parts[0], p)
+			}
+			if _, twice := args[name]; twice {
+				return nil, fmt.Errorf("%s: %s= is given twice", parts[0], name)
 			}
 			args[name] = value
 		}

@@ -279,20 +279,15 @@ func (a *app) end(c *graph.Ctx, l *looked, in int, x *packet.Buf) {
 	}
 }
 
+// unread are the reasons of frames that are no messages of the key/value store.
+var unread = [clio.Message]graph.Reason{clio.Other: reasonOther, clio.Fragment: reasonFragment, clio.Malformed: reasonMalformed}
+
 // look finds out what a frame is; it does not use the shared state.
 func (a *app) look(l *looked, in int, p []byte) {
 	f := &l.f
 	l.asks = false
-	switch clio.ParseKeys(p, in == a.devices, f) {
-	case clio.Fragment:
-		l.reason = reasonFragment
-		return
-	case clio.Malformed:
-		l.reason = reasonMalformed
-		return
-	case clio.Message:
-	default:
-		l.reason = reasonOther
+	if k := clio.ParseKeys(p, in == a.devices, f); k != clio.Message {
+		l.reason = unread[k]
 		return
 	}
 	h := clio.Lego(p[f.Lego:])

@@ -69,7 +69,7 @@ type Field struct {
 	Match Match  `json:"match,omitempty"` // of a key's
 	Form  Form   `json:"form"`
 	Help  string `json:"help,omitempty"`
-	// Names are words that people may write instead of numbers. They are accepted as input and not used in output.
+	// Names are words for numbers, for people: a text has the word, and Parse accepts the word and the number.
 	Names map[string]uint64 `json:"-"`
 }
 

@@ -234,6 +234,19 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestNamedValues: a value with a name is written by it, and read by it or as a number.
+func TestNamedValues(t *testing.T) {
+	f := table.Field{Name: "side", Bits: 1, Names: map[string]uint64{"a": 0, "b": 1}}
+	for in, want := range map[string]string{"a": "a", "0": "a", "b": "b", "1": "b"} {
+		if v, err := f.Parse(in); err != nil || f.Value(v) != want {
+			t.Errorf("%s is %s, %v", in, f.Value(v), err)
+		}
+	}
+	if _, err := f.Parse("c"); err == nil || err.Error() != "side=c: want a, b, or a number of 1 bit" {
+		t.Error(err)
+	}
+}
+
 func TestShortNames(t *testing.T) {
 	d := &table.Decl{Name: "t", Keys: []table.Field{{Name: "hdr.ip.src", Bits: 8}, {Name: "hdr.ip.dst", Bits: 8}, {Name: "meta.src", Bits: 8, Match: table.Range}}}
 	e, err := d.Parse(table.Text{Match: map[string]string{"ip.src": "1", "dst": "2", "meta.src": "3"}})

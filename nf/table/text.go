@@ -61,6 +61,11 @@ func (f *Field) Value(v Value) string {
 	if f.Form == Words {
 		return v.Str()
 	}
+	for name, n := range f.Names {
+		if v == Uint(n) {
+			return name
+		}
+	}
 	return value.Format(value.Form(f.Form), f.Bits, v.Bytes())
 }
 
@@ -89,7 +94,7 @@ func (f *Field) Parse(s string) (Value, error) {
 		if len(f.Names) > 0 {
 			want = strings.Join(slices.Sorted(maps.Keys(f.Names)), ", ") + ", or " + want
 		}
-		return Value{}, Errorf(Invalid, "%s=%s: want %s of %d bits", f.Name, s, want, f.Bits)
+		return Value{}, Errorf(Invalid, "%s=%s: want %s of %d bit%s", f.Name, s, want, f.Bits, "s"[:min(1, f.Bits-1)])
 	}
 	v, _ := FromBytes(b)
 	return v, nil

@@ -5,6 +5,7 @@ package track
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,6 +67,18 @@ func ParseProto(s string) (uint8, error) {
 		return 0, fmt.Errorf("protocol %q: want tcp, udp, icmp, icmpv6 or a number", s)
 	}
 	return n, nil
+}
+
+// States are the states that connections may have.
+var States = []string{"ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT", "TIME_WAIT", "CLOSE", Mapping}
+
+// ParseState reads the name of a state, in letters of either case.
+func ParseState(s string) (string, error) {
+	s = strings.ToUpper(s)
+	if !slices.Contains(States, s) {
+		return "", fmt.Errorf("state %q: want %s", s, strings.Join(States, ", "))
+	}
+	return s, nil
 }
 
 // String returns a line in the form of conntrack -L, with the app's name at the end.

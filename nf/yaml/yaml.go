@@ -122,8 +122,7 @@ func read(src []byte, b bounds, do func(*ast.File) (*Error, error)) *Error {
 		return wrong
 	}
 	wrong = &Error{Msg: err.Error()}
-	var y yaml.Error
-	if errors.As(err, &y) {
+	if y, ok := errors.AsType[yaml.Error](err); ok {
 		wrong.Msg = message(y)
 		wrong.place(y.GetToken())
 		wrong.Excerpt = yaml.FormatErrorWithToken(wrong.Msg, y.GetToken(), false, true)
@@ -152,6 +151,9 @@ func message(err yaml.Error) string {
 	case *yaml.OverflowError:
 		to = err.DstType
 	default:
+		if strings.HasPrefix(err.GetMessage(), "found character '\t'") {
+			return "a tab: YAML is indented by spaces"
+		}
 		return err.GetMessage()
 	}
 	return written(err.GetToken()) + ": want " + wanted(to)
@@ -209,31 +211,26 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// At returns an error at a place of a source, such as "apps", "fw", "kind" or "links", 3. The error has no
-// place if the source is nil or does not have this place.
+// At returns an error at a place of a source, such as "apps", "fw", "kind" or "links", 3. If the source does not
+// have this place, the error is at the nearest one around it; if there is none, or no source, it has no place.
 func At(src []byte, place []any, msg string) *Error {
 	e := &Error{Msg: oneLine(msg)}
 	if src == nil {
 		return e
 	}
-	b := (&yaml.PathBuilder{}).Root()
-	for _, step := range place {
-		switch step := step.(type) {
-		case string:
-			b = b.Child(step)
-		case int:
-			b = b.Index(uint(step))
-		}
-	}
-	p := b.Build()
 	_ = unpanicked(func() error {
 		f, err := parser.ParseBytes(src, 0)
 		if err != nil {
 			return err
 		}
-		n, err := p.FilterFile(f)
-		if err != nil || n == nil {
-			return err
+		var p *yaml.Path
+		var n ast.Node
+		for ; n == nil && len(place) > 0; place = place[:len(place)-1] {
+			p = path(place)
+			n, _ = p.FilterFile(f)
+		}
+		if n == nil {
+			return nil
 		}
 		if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
 			n = m.Values[0].Key
@@ -249,6 +246,20 @@ func At(src []byte, place []any, msg string) *Error {
 		return err
 	})
 	return e
+}
+
+// path returns the library's form of a place.
+func path(place []any) *yaml.Path {
+	b := (&yaml.PathBuilder{}).Root()
+	for _, step := range place {
+		switch step := step.(type) {
+		case string:
+			b = b.Child(step)
+		case int:
+			b = b.Index(uint(step))
+		}
+	}
+	return b.Build()
 }
 
 // shallow returns an error if the source is nested so deeply that the YAML library takes quadratic time for

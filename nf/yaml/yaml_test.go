@@ -51,6 +51,7 @@ func TestUnmarshal(t *testing.T) {
 		{"{kind: l}", "\n    on:\n      x: 1", "5:8: a mapping: want true or false"},
 		{"{kind: l}", "\n    on:\n    - x", "5:5: a list: want true or false"},
 		{"{kind: l}", "\n    on: |\n      x\n      y", "4:9: a text of several lines: want true or false"},
+		{"  b:", "\tb:", "3:1: a tab: YAML is indented by spaces"},
 		{"links:\n  - one\n  - two", "links: !!x", "this YAML cannot be read"},
 	} {
 		err := Unmarshal([]byte(strings.Replace(good, c.old, c.new, 1)), &paper{})
@@ -86,7 +87,8 @@ func TestAt(t *testing.T) {
 		place        []any
 		line, column int
 	}{
-		{[]any{"things", "b", "kind"}, 3, 13}, {[]any{"things", "b"}, 3, 7}, {[]any{"links", 1}, 6, 5}, {[]any{"links", 7}, 0, 0}, {[]any{"rest"}, 0, 0},
+		{[]any{"things", "b", "kind"}, 3, 13}, {[]any{"things", "b"}, 3, 7}, {[]any{"links", 1}, 6, 5}, {[]any{"rest"}, 0, 0},
+		{[]any{"links", 7}, 5, 3}, {[]any{"things", "b", "args", "x"}, 3, 7}, // the nearest place around it
 	} {
 		e := At([]byte(good), c.place, "no\ngood")
 		if e.Line != c.line || e.Column != c.column || e.Msg != "no good" || (e.Excerpt != "") != (c.line != 0) {

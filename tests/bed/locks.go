@@ -292,8 +292,7 @@ func show[I, O any](tb testing.TB, m history.Model[I, O], l *history.Log[I, O], 
 	if name != "" {
 		tb.Logf("the history: %s", name)
 	}
-	var bad *history.NotLinearizable
-	if errors.As(err, &bad) && bad.Model == m.Name && os.Getenv("QUILLON_HISTORY") != "" {
+	if bad, ok := errors.AsType[*history.NotLinearizable](err); ok && bad.Model == m.Name && os.Getenv("QUILLON_HISTORY") != "" {
 		tb.Log(history.Text(m, l, bad.Object))
 	}
 }

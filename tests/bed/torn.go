@@ -51,7 +51,7 @@ func (t *torn) kill(rng *rand.Rand, step func() error) (died bool, err error) {
 	defer func() { err = errors.Join(err, unix.Mprotect(p, unix.PROT_READ|unix.PROT_WRITE)) }()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	err = step()
-	if x := (*graph.PanicError)(nil); errors.As(err, &x) {
+	if x, ok := errors.AsType[*graph.PanicError](err); ok {
 		at, ok := x.Value.(interface{ Addr() uintptr })
 		if from := uintptr(unsafe.Pointer(&p[0])); ok && at.Addr() >= from && at.Addr() < from+uintptr(len(p)) {
 			return true, nil

@@ -114,7 +114,7 @@ func WriteRecord(file string, w Record) (err error) {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 			err = nil
 		}
-		if of := (*fs.PathError)(nil); errors.As(err, &of) { // it names a file with a random name
+		if of, ok := errors.AsType[*fs.PathError](err); ok { // it names a file with a random name
 			err = fmt.Errorf("write %s: %w", file, of.Err)
 		}
 	}()

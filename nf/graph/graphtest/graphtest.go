@@ -286,8 +286,7 @@ func (x *Test) take() Result {
 
 func (x *Test) fatal(err error) {
 	x.t.Helper()
-	var p *graph.PanicError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*graph.PanicError](err); ok {
 		x.t.Fatalf("%v\n%s", err, p.Stack)
 	}
 	x.t.Fatal(err)

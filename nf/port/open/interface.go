@@ -12,17 +12,30 @@ import (
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
-// Valid returns an error if the afxdp ports of spec contradict each other: the ends of a pair do not name each other or
-// have different arguments, or two ports have one interface. It does not look at the machine.
+// Valid returns an error if an argument of a port is wrong or missing, or if the afxdp ports of spec contradict each other:
+// the ends of a pair do not name each other or have different arguments, or two ports have one interface. It does not look
+// at the machine.
 func Valid(spec *graph.Spec) error {
 	of := map[string]string{} // ports by interface
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
 		p := spec.Ports[name]
+		var err error
+		switch p.Kind {
+		case AFXDP:
+			_, err = readPort(name, xdpArguments, p.Args)
+		case AFPacket:
+			_, err = readPort(name, packetArguments, p.Args)
+		case TAP:
+			_, err = readPort(name, tapArguments, p.Args)
+		}
+		if err != nil {
+			return err
+		}
 		if p.Kind != AFXDP {
 			continue
 		}
 		dev := p.Args["dev"]
-		if dev != "" && of[dev] != "" {
+		if of[dev] != "" {
 			return fmt.Errorf("ports %s and %s are both interface %s: an interface is one port", of[dev], name, dev)
 		}
 		of[dev] = name

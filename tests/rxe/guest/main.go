@@ -101,7 +101,7 @@ func do(ctx context.Context, q rxe.Request) rxe.Reply {
 	cmd.WaitDelay = time.Second // for those that left its group and hold its output
 	out, err := cmd.CombinedOutput()
 	r.Output = string(out)
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		r.Exit = exit.ExitCode()
 	} else if err != nil {
 		r.Exit = -1

@@ -143,8 +143,7 @@ func (s *Store) upload(ctx context.Context, b *store.Bundle, last []fileInfo) (a
 				all = append(all, f)
 				return nil
 			}
-			var failed *failure
-			if errors.As(err, &failed) {
+			if errors.As(err, new(*failure)) {
 				return err
 			}
 			mended = true
@@ -398,8 +397,7 @@ func (s *Store) send(ctx context.Context, number []byte, out chan store.Revision
 	}
 	r := store.Revision{Number: n}
 	b, err := s.Get(ctx, n)
-	var f *failure
-	if errors.As(err, &f) {
+	if errors.As(err, new(*failure)) {
 		return err
 	}
 	if err == nil {
