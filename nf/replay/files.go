@@ -3,6 +3,7 @@ package replay
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -103,8 +104,12 @@ func RunFiles(cfg Config, f Files) (*Result, error) {
 		return nil, err
 	}
 	defer out.Close()
-	w, _ := pcap.Compress(out, f.Out)
-	res, err := r.Run(w)
+	w, plain := pcap.Compress(out, f.Out)
+	to := io.Writer(w)
+	if plain == f.Out {
+		to = out
+	}
+	res, err := r.Run(to)
 	if err = errors.Join(err, w.Close()); err != nil {
 		return res, err
 	}

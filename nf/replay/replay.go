@@ -300,11 +300,40 @@ func (r *Replay) Run(w io.Writer) (*Result, error) {
 		}
 	}
 	if r.w != nil {
-		if e := r.w.Flush(); err == nil {
+		e := r.w.Flush()
+		if to := seekable(w); e == nil && to != nil {
+			e = r.w.Correct(to)
+		}
+		if err == nil {
 			err = e
 		}
 	}
 	return &r.res, err
+}
+
+// seekable returns w if what was written can be changed, else nil.
+func seekable(w io.Writer) io.WriterAt {
+	to, ok := w.(io.WriterAt)
+	if s, is := w.(io.Seeker); ok && is {
+		_, err := s.Seek(0, io.SeekCurrent)
+		ok = err == nil
+	}
+	if !ok {
+		return nil
+	}
+	return to
+}
+
+// wholeFrames is the least snapshot length, in bytes, that is taken to cut no frame.
+const wholeFrames = 1<<16 - 1
+
+// snapLen returns the snapshot length of the output for that of an input, in bytes; 0: none. An output that cannot be
+// changed afterwards (seekable) gets the longest one that there is instead, because apps may make frames longer.
+func snapLen(of uint32, w io.Writer) uint32 {
+	if of > 0 && of < wholeFrames && seekable(w) == nil {
+		return pcap.MaxCapLen
+	}
+	return of
 }
 
 // start makes the writer, with the output's header.
@@ -326,7 +355,7 @@ func (r *Replay) start(w io.Writer) error {
 			i := pcap.Interface{Name: s.name, Link: pcap.LinkEthernet, Resol: 9}
 			if s.info != nil {
 				i = *s.info
-				i.Name = cmp.Or(i.Name, s.name)
+				i.Name, i.SnapLen = cmp.Or(i.Name, s.name), snapLen(i.SnapLen, w)
 				if i.Resol < 9 {
 					i.Resol = 9
 				}
@@ -352,10 +381,13 @@ func (r *Replay) start(w io.Writer) error {
 			h = g
 		case g.Nano != h.Nano || g.Link != h.Link:
 			h = pcap.NewHeader(pcap.Classic)
+		case g.SnapLen == 0 || h.SnapLen == 0:
+			h.SnapLen = 0
 		default:
 			h.SnapLen = max(h.SnapLen, g.SnapLen)
 		}
 	}
+	h.SnapLen = snapLen(h.SnapLen, w)
 	r.w, err = pcap.NewWriter(w, h)
 	return err
 }

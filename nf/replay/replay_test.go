@@ -36,6 +36,7 @@ const (
 	doChange = 'c'
 	doReply  = 'r' // send a frame back first, and then the frame itself
 	doLonger = 'l'
+	doCut    = 's' // leave 5 bytes
 	doPanic  = '!'
 )
 
@@ -77,6 +78,9 @@ func (s *script) Push(c *graph.Ctx, in int, b *packet.Batch) {
 			x.Append(4)
 			copy(x.Bytes()[x.Len()-4:], "tail")
 			c.Mark(x, packet.Rewritten, reasonChanged)
+			c.Emit(out, x)
+		case doCut:
+			x.TrimBack(x.Len() - 5)
 			c.Emit(out, x)
 		case doReply:
 			y := c.Get()
@@ -193,10 +197,15 @@ func run(t testing.TB, cfg replay.Config) ([]byte, *replay.Result, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
+	var out file
 	res, err := r.Run(&out)
 	return out.Bytes(), res, err
 }
+
+// file is an output that can be changed, as one on a disk.
+type file struct{ bytes.Buffer }
+
+func (f *file) WriteAt(b []byte, at int64) (int, error) { return copy(f.Bytes()[at:], b), nil }
 
 func want(t *testing.T, got, want string) {
 	t.Helper()
@@ -319,7 +328,7 @@ func TestReasonNamesTheApp(t *testing.T) {
 }
 
 // TestUntouchedIsExact: a capture that the graph leaves alone comes out byte
-// for byte, whatever its header, times and lengths, and twice the same.
+// for byte, whatever its header, times and lengths, but for a snapshot length that is not true.
 func TestUntouchedIsExact(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		h := pcap.NewHeader(pcap.Classic)
@@ -345,6 +354,10 @@ func TestUntouchedIsExact(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
+		for _, p := range ps { // a snapshot length that is not true is corrected
+			h.SnapLen = max(h.SnapLen, uint32(len(p.Data)))
+		}
+		in = capture(t, h, nil, ps...)
 		if !bytes.Equal(in, out) {
 			rt.Fatalf("in  %x\nout %x", in, out)
 		}
@@ -386,6 +399,79 @@ func TestOversizedGoesAround(t *testing.T) {
 	want(t, list(t, out), " +0 C1 (rewritten: changed)\n +1 "+long+" (forwarded: oversized)\n +2 C3 (rewritten: changed)\n")
 	if res.Oversized != 1 || res.Read != 3 || res.Written != 3 {
 		t.Errorf("%+v", res)
+	}
+}
+
+// TestSnapLength: no frame of the output is longer than its header says, because others refuse such a file, or cut
+// the frame, whether the output can be changed afterwards or not.
+func TestSnapLength(t *testing.T) {
+	classic := func(snap uint32) []byte {
+		h := pcap.NewHeader(pcap.Classic)
+		h.SnapLen = snap
+		return capture(t, h, nil, at(0, "l"+strings.Repeat("x", 95)))
+	}
+	var ng bytes.Buffer
+	w, _ := pcap.NewWriter(&ng, pcap.NewHeader(pcap.NG))
+	for _, i := range []pcap.Interface{{Name: "a", Link: 1, Resol: 9, SnapLen: 1000}, {Name: "b", Description: "odd", Link: 1, Resol: 9, SnapLen: 50}} {
+		if _, err := w.AddInterface(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, data := range []string{"l" + strings.Repeat("x", 999), "p" + strings.Repeat("x", 900)} {
+		p := on(i, at(int64(i), data))
+		if err := errors.Join(w.Write(&p), w.Flush()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		f    pcap.Format
+		in   [][]byte
+	}{{"classic", pcap.Classic, [][]byte{classic(96)}}, {"to pcapng", pcap.NG, [][]byte{classic(96)}}, {"pcapng", pcap.NG, [][]byte{ng.Bytes()}},
+		{"one without a limit", pcap.Classic, [][]byte{classic(0), classic(96)}}, {"the other", pcap.Classic, [][]byte{classic(96), classic(0)}}} {
+		for _, out := range []interface {
+			io.Writer
+			Bytes() []byte
+		}{new(bytes.Buffer), new(file)} {
+			cfg := replay.Config{Spec: spec(t, "script"), Format: c.f, Kinds: kinds()}
+			for i, in := range c.in {
+				x := replay.Input{Reader: reader(t, in), Name: "in"}
+				if len(c.in) > 1 {
+					x.Port = string(rune('a' + i))
+				}
+				cfg.Inputs = append(cfg.Inputs, x)
+			}
+			r, err := replay.New(cfg)
+			if err == nil {
+				_, err = r.Run(out)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var p pcap.Packet
+			n := 0
+			for r := reader(t, out.Bytes()); r.Next(&p) == nil; n++ {
+				if snap := r.Interfaces()[p.Interface].SnapLen; snap != 0 && len(p.Data) > int(snap) {
+					t.Errorf("%s, %T: packet %d has %d bytes, the file says %d", c.name, out, p.Number, len(p.Data), snap)
+				}
+			}
+			if n == 0 {
+				t.Errorf("%s, %T: no packet", c.name, out)
+			}
+		}
+	}
+}
+
+// TestShortOfItsLength: a frame that claims to be shorter on the wire than it is has a length when an app has cut it.
+func TestShortOfItsLength(t *testing.T) {
+	in := capture(t, pcap.NewHeader(pcap.Classic), nil, pcap.Packet{Stamp: 1, OrigLen: 2, Data: []byte("s23456789")})
+	out, _, err := run(t, replay.Config{Spec: spec(t, "script"), Inputs: []replay.Input{{Reader: reader(t, in), Name: "in"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p pcap.Packet
+	if err := reader(t, out).Next(&p); err != nil || len(p.Data) != 5 || p.OrigLen != 5 {
+		t.Errorf("%d bytes of %d, %v", len(p.Data), p.OrigLen, err)
 	}
 }
 

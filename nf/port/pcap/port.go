@@ -88,7 +88,9 @@ func (s *Slots) Store(b *packet.Buf, p *Packet) {
 	}
 	if o := &s.from[b.Slot()]; o.seq == b.Seq {
 		p.Stamp = o.stamp
-		p.OrigLen = o.origLen + uint32(len(p.Data)) - o.capLen
+		if o.origLen >= o.capLen || o.capLen == p.OrigLen {
+			p.OrigLen += o.origLen - o.capLen
+		}
 	}
 }
 

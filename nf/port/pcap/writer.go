@@ -34,9 +34,33 @@ type Writer struct {
 	bw      *bufio.Writer
 	h       Header
 	ifaces  []iface
+	limits  []limit // of the interfaces
+	at      int64   // bytes written, with those in bw
 	scratch [32]byte
 	zeros   [4]byte
 	err     error
+}
+
+// limit is a snapshot length in the file, and the longest frame of its interface, in bytes.
+type limit struct {
+	at      int64
+	snapLen uint32 // 0: none
+	longest int
+}
+
+// Correct writes the length of the longest frame in the place of each snapshot length that a frame exceeds: others
+// refuse or cut such frames. to is the carrier of the file, which begins at its offset 0. Everything must have been flushed.
+func (e *Writer) Correct(to io.WriterAt) error {
+	for _, l := range e.limits {
+		if l.snapLen == 0 || l.longest <= int(l.snapLen) {
+			continue
+		}
+		e.put(0, uint32(l.longest))
+		if _, err := to.WriteAt(e.scratch[:4], l.at); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // NewWriter writes the header h: pass that of a Reader to copy its file
@@ -68,6 +92,7 @@ func NewWriter(w io.Writer, h Header) (*Writer, error) {
 	e.put(12, h.SigFigs)
 	e.put(16, h.SnapLen)
 	e.put(20, h.Link)
+	e.limits = []limit{{at: 16, snapLen: h.SnapLen}}
 	e.write(b[:fileHeaderLen])
 	return e, e.err
 }
@@ -76,6 +101,7 @@ func NewWriter(w io.Writer, h Header) (*Writer, error) {
 func (e *Writer) put(at int, v uint32) { put32(e.scratch[at:], e.h.BigEndian, v) }
 
 func (e *Writer) write(b []byte) {
+	e.at += int64(len(b))
 	if e.err == nil {
 		_, e.err = e.bw.Write(b)
 	}
@@ -116,6 +142,7 @@ func (e *Writer) AddInterface(i Interface) (int, error) {
 	put16(e.scratch[8:], e.h.BigEndian, i.Link)
 	put16(e.scratch[10:], e.h.BigEndian, 0)
 	e.put(12, i.SnapLen)
+	e.limits = append(e.limits, limit{at: e.at + 12, snapLen: i.SnapLen})
 	e.write(e.scratch[:16])
 	e.option(optName, i.Name)
 	e.option(optDescription, i.Description)
@@ -152,6 +179,7 @@ func (e *Writer) option(code uint16, s string) {
 		return
 	}
 	e.optionHead(code, len(s))
+	e.at += int64(len(s))
 	if e.err == nil {
 		_, e.err = e.bw.WriteString(s)
 	}
@@ -181,6 +209,7 @@ func (e *Writer) Write(p *Packet) error {
 		}
 		stamp = uint64(p.Time)/1e9<<32 | frac
 	}
+	e.limits[0].longest = max(e.limits[0].longest, len(p.Data))
 	e.put(0, uint32(stamp>>32))
 	e.put(4, uint32(stamp))
 	e.put(8, uint32(len(p.Data)))
@@ -213,6 +242,7 @@ func (e *Writer) writeNG(p *Packet) error {
 	if n > maxBlock {
 		return fmt.Errorf("a packet of %d bytes with its comments, more than %d", n, maxBlock)
 	}
+	e.limits[p.Interface].longest = max(e.limits[p.Interface].longest, len(p.Data))
 	e.put(0, blockEnhanced)
 	e.put(4, uint32(n))
 	e.put(8, uint32(p.Interface))
