@@ -57,7 +57,7 @@ func (s *carrierSide) outlasts(c *flow) bool {
 	case *at != 0 && x.pulse.lastHeard > *at:
 		*at, c.inDoubt = 0, c.gated
 		return false
-	case *at != 0 && n.besides(x, at.Add(lifetime+clock.Duration(s.cfg.settle))):
+	case *at != 0 && n.besides(x, at.Add(lifetime).Add(s.cfg.settle)):
 		*at, c.loaded = isReleased, now // inquire begins
 		n.release(c)
 		return false
