@@ -189,7 +189,7 @@ func mutants() []mutant {
 		{"the end of a message invalidates what others' operations are under", "admit.go", "f.Op.Info().Ext&hdr.HasIETH != 0 && !n.invalidates(o, f.IETHOf(b).RKey()) {\n\t\treturn false\n\t}\n\tif o.is(fKept)", "false {\n\t\treturn false\n\t}\n\tif o.is(fKept)", frames, "TestRevoked"},
 		{"what was sent before a key was invalidated gives rights to it", "key.go", "if x.until > now {", "if false {", frames, "TestRevoked"},
 		{"a key that nobody knows is not invalidated", "key.go", "if x = t.fresh(rkey); x == nil {", "if x == nil {", frames, "TestRevoked"},
-		{"a key that was invalidated is good", "key.go", "t.revoke(x)\n\tx.until = until", "", frames, "TestRevoked"},
+		{"a key that was invalidated is good", "key.go", "t.revoke(x)\n\tx.until = max(x.until, until)", "", frames, "TestRevoked"},
 		{"a key makes room while operations are under it", "key.go", "y.guests == 0 && ", "", frames, "TestKeys"},
 		{"the key that was used last makes room", "key.go", "y.used < x.used", "y.used > x.used", frames, "TestKeys"},
 		{"a key that made room is lent", "key.go", "l.lends--\n", "", frames, "TestKeys"},

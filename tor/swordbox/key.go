@@ -300,11 +300,12 @@ func (t *keys) invalidate(rkey uint32, until clock.Time) bool {
 		}
 		x.used = until
 	}
-	x.until = max(x.until, until) // no more guests
 	if x.guests > 0 {
+		x.until = max(x.until, until) // no more guests
 		return false
 	}
 	t.revoke(x)
+	x.until = max(x.until, until)
 	return true
 }
 
