@@ -58,6 +58,7 @@ func crashMutants() []mutant {
 		{"a word waits for a silent NIC", "silent.go", "n.release(c)\n", "", frames, "TestWordOfASilentNIC"},
 		{"a WRITE is sent to a silent NIC for ever", "silent.go", "c.inDoubt, c.repair = true, false", "c.repair = false", frames, "TestWordOfASilentNIC"},
 		{"a NIC that comes back is not asked for what it has executed", "silent.go", "*at, c.inDoubt = 0, c.gated", "*at, c.inDoubt = 0, true", frames, "TestNICComesBack"},
+		{"a released WRITE counts twice", "word.go", "o.is(fReplaced) && o.word != lapsed", "o.is(fReplaced)", frames, "TestWordOfASilentNIC"},
 		{"answers that were held are not asked for again", "recover.go", "o.state, o.got = sUnsent, 0 // its client", "_ = 0 // its client", frames, "TestHeldAnswerIsGone"},
 	}
 }

@@ -182,7 +182,7 @@ func mutants() []mutant {
 		{"a word has one value at all NICs", "nic.go", "v.lane == none || n.sides[v.lane] == n.sides[n.r.index(c)]", "true", frames, "TestTwoNICs"},
 		{"one NIC answers for another", "response.go", "n.nicOf(fl).pulse.hear(fl, s.c.Now(), s.cfg.giveup)\n\tn.pulse.time", "n.pulse.hear(fl, s.c.Now(), s.cfg.giveup)\n\tn.pulse.time", frames, "TestOneNICIsSilent"},
 		{"rights outlive their key", "key.go", "if t.serial += mostNICs; t.serial == 0 {", "if t.serial == 0 {", frames, "TestRevoked"},
-		{"a refusal is forgotten", "key.go", "if o.is(fGuest) {\n\t\tx.until = until", "if o.is(fGuest) {\n\t\tx.until = 0", frames, "TestRevoked"},
+		{"a refusal is forgotten", "key.go", "if o.is(fGuest) {\n\t\tx.until = max(x.until, until)", "if o.is(fGuest) {\n\t\tx.until = 0", frames, "TestRevoked"},
 		{"a refusal to one whom others saw served says nothing", "key.go", "!o.is(fGuest) && !x.allows(o, accessOf(o))", "!o.is(fGuest)", frames, "TestRevoked"},
 		{"a wrong address of one stops the others", "key.go", "x == nil || !o.is(fGuest) && !x.allows(o, accessOf(o))", "x == nil", frames, "TestRevoked"},
 		{"a SEND invalidates what others' operations are under", "key.go", "if x.guests > 0 {", "if false {", frames, "TestRevoked"},
