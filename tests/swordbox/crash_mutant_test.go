@@ -6,7 +6,7 @@ func crashMutants() []mutant {
 	return []mutant{
 		{"WRITEs of which nobody knows are sent again", "recover.go", "f.inDoubt = true", "f.inDoubt = false", frames, crash},
 		{"WRITEs of which nobody knows are sent again, by a scene", "recover.go", "f.inDoubt = true", "f.inDoubt = false", histories, "TestCrash"},
-		{"the server is asked while frames may be under way", "doubt.go", "case now < s.n.ledger.mem.barred:", "case false:", frames, crash},
+		{"the server is asked while frames may be under way", "doubt.go", "case now < s.n.ledger.bar():", "case false:", frames, crash},
 		{"the question takes no PSN", "doubt.go", "if c.next = psnAdd(psn, 1); psn == c.gate {", "if psn == c.gate {", frames, crash},
 		{"the question has the PSN of what is open", "doubt.go", "s.emptyWrite(&c.up, c.gate)", "s.emptyWrite(&c.up, c.acked)", frames, crash},
 		{"a NAK is believed while frames may be under way", "response.go", "if fl.gated {\n\t\t\t\t\ts.cut", "if true {\n\t\t\t\t\ts.cut", frames, "TestAskedForOnce"},
@@ -16,7 +16,7 @@ func crashMutants() []mutant {
 		{"two acknowledgements of one time decide", "doubt.go", "if news || c.echoed {", "if news {", frames, "TestAskedForOnce"},
 		{"READs are not executed either", "doubt.go", " && o.kind != kRead && o.kind != kOdd {", " {", frames, "TestAskedForOnce"},
 		{"the acknowledgement of the repetition tells", "doubt.go", "hdr.PSNDiff(psn, c.acked) <= -longSince/2", "false", frames, "TestAskedForOnce"},
-		{"a server that answers has no end of time", "doubt.go", "c.heard.Sub(max(c.loaded, s.n.ledger.mem.barred)) >= clock.Duration(s.cfg.giveup)", "false", frames, "TestAskedForOnce"},
+		{"a server that answers has no end of time", "doubt.go", "c.heard.Sub(max(c.loaded, s.n.ledger.bar())) >= clock.Duration(s.cfg.giveup)", "false", frames, "TestAskedForOnce"},
 		{"what is not sent again counts as sent again", "repair.go", "if c.repair || c.inDoubt || c.nudged == at", "if c.repair || c.nudged == at", frames, "TestReadLostBehindTheQuestion"},
 		{"who waits for an answer inherits", "failure.go", " && !c.inDoubt && !c.gated &&", " &&", frames, "TestNoHeirInQuestion"},
 		{"who takes over knows no round trip", "recover.go", "trip: max(0, f.trip), ", "", frames, "TestReadLostBehindTheQuestion"},
@@ -53,7 +53,12 @@ func crashMutants() []mutant {
 		{"what another process let through is over at once", "recover.go", "s.mem.barred = min(m.aliveAt().Add(time.Duration(tick)), now).Add(s.cfg.settle)", "", frames, "TestReplacesSoon|" + crash},
 		{"what crossed unseen is of no matter", "flush.go", "n.words.touchAll(0, until)", "", frames, "TestLate"},
 		{"numbering goes on though frames crossed unseen", "flush.go", "if f.synced {\n\t\t\t\tn.unfollow(f)", "if false {\n\t\t\t\tn.unfollow(f)", frames, "TestLate$"},
-		{"bound connections are let go when frames crossed unseen", "flush.go", "if f.bound {\n\t\t\t\tcontinue", "if false {\n\t\t\t\tcontinue", frames, "TestLate$"},
+		{"bound connections are let go when frames crossed unseen", "flush.go", "if f.bound {\n\t\t\t\tif f.writes", "if false {\n\t\t\t\tif f.writes", frames, "TestLate$"},
+		{"a WRITE is sent again though frames crossed unseen", "flush.go", "f.inDoubt, f.repair, n.ledger.barred = true, false, until", "n.ledger.barred = until", frames, "TestWriteWhileFramesCross"},
+		{"a word waits for a silent NIC", "silent.go", "n.release(c)\n", "", frames, "TestWordOfASilentNIC"},
+		{"a WRITE is sent to a silent NIC for ever", "silent.go", "c.inDoubt, c.repair = true, false", "c.repair = false", frames, "TestWordOfASilentNIC"},
+		{"a NIC that comes back is not asked for what it has executed", "silent.go", "*at, c.inDoubt = 0, c.gated", "*at, c.inDoubt = 0, true", frames, "TestNICComesBack"},
+		{"a released WRITE counts twice", "word.go", "o.is(fReplaced) && o.word != lapsed", "o.is(fReplaced)", frames, "TestWordOfASilentNIC"},
 		{"answers that were held are not asked for again", "recover.go", "o.state, o.got = sUnsent, 0 // its client", "_ = 0 // its client", frames, "TestHeldAnswerIsGone"},
 	}
 }

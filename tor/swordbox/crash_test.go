@@ -253,7 +253,7 @@ func (l *late) Tick(c *graph.Ctx) clock.Time {
 
 // lateRig is a rig with a box that is late when miss is called, and then finds that frames crossed without
 // it.
-func lateRig(t *testing.T) (r *rig, miss func()) {
+func lateRig(t *testing.T, args graph.Args) (r *rig, miss func()) {
 	var app *late
 	kind := *Kind()
 	kind.New = func(env graph.Env, args graph.Args) (graph.App, error) {
@@ -261,7 +261,7 @@ func lateRig(t *testing.T) (r *rig, miss func()) {
 		app = &late{Box: x.(*Box)}
 		return app, err
 	}
-	r = newRig(t, nil)
+	r = newRig(t, args)
 	r.Test = graphtest.New(t, kind, r.args)
 	return r, func() {
 		t.Helper()
@@ -277,7 +277,7 @@ func lateRig(t *testing.T) (r *rig, miss func()) {
 // not make the box follow the connection: anybody may have made up that frame.
 func TestLateIsNoBeginning(t *testing.T) {
 	for _, followed := range []bool{false, true} {
-		r, miss := lateRig(t)
+		r, miss := lateRig(t, nil)
 		c := r.client().connect()
 		first := c.psn
 		if followed {
@@ -296,7 +296,7 @@ func TestLateIsNoBeginning(t *testing.T) {
 // Frames cross without the box while the process is late. A connection that is not bound goes on unchanged,
 // and is followed again. One that is bound is not touched. Words may have changed.
 func TestLate(t *testing.T) {
-	r, miss := lateRig(t)
+	r, miss := lateRig(t, nil)
 	a, b := r.join(), r.join()
 	b.learn(a, 0x7000, 7)
 	b.learn(a, 0x7008, 1)

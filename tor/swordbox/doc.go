@@ -162,7 +162,7 @@
 // A connection has failed when the server is silent on it, and has answered on another connection
 // giveup= later; the time in which this process does not run does not count. While the server is
 // silent on all connections, it may only pause: no client is told, and clients give up by their own
-// retry counts. After a failure READs are done again. So are, over another connection, operations that leave a
+// retry counts. Of a server with several NICs one may be silent for ever (silent.go). After a failure READs are done again. So are, over another connection, operations that leave a
 // value in their word that was known when they were sent: a replaced atomic, a short WRITE. Any other
 // operation without an answer ends its client's connection with a REMOTE OPERATIONAL
 // ERROR, because nobody knows whether it was executed. Operations of a client that is gone are
@@ -199,6 +199,8 @@
 //
 // Frames also cross while the process runs but is late. Frames of bound connections do not cross.
 // The numbering of the other connections is taken over again (Flush).
+// WRITEs in the place of atomics that are under way then may undo what has crossed, so the box asks
+// the server about these, too, before it repeats one.
 //
 // If the memory that the other process left is damaged, older than a minute, or of a version that
 // this process does not understand (taken), the clients of the connections on record get a NAK when

@@ -35,7 +35,7 @@ import (
 // inquire asks the server which of the operations that connection c carries it has executed. A server that
 // sends answers, but none to the question for giveup=, will never answer it: then the connection fails.
 func (s *carrierSide) inquire(c *flow) {
-	if c.heard.Sub(max(c.loaded, s.n.ledger.mem.barred)) >= clock.Duration(s.cfg.giveup) {
+	if c.heard.Sub(max(c.loaded, s.n.ledger.bar())) >= clock.Duration(s.cfg.giveup) {
 		s.fail(c)
 		return
 	}
@@ -102,7 +102,7 @@ func (s *carrierSide) judge(c *flow, psn uint32, b []byte) {
 func (s *carrierSide) mayAsk(c *flow) bool {
 	now := s.c.Now()
 	switch {
-	case now < s.n.ledger.mem.barred:
+	case now < s.n.ledger.bar():
 		return false
 	case c.cur != none: // the server would refuse a question in the middle of a message
 		if now.Sub(c.began) > s.cfg.giveup {

@@ -7,7 +7,7 @@ import (
 // Flush implements graph.Flusher: frames crossed in the kernel, because this worker was late. Frames of bound
 // connections did not. The numbering of the other connections is unknown now. Both ends of these count alike,
 // so they go on without the app, which then takes their numbering over again. Frames that crossed may have
-// changed words.
+// changed words, and a WRITE in the place of an atomic must not be sent again (doubt.go).
 func (s *Box) Flush(c *graph.Ctx) {
 	s.c = c
 	until := c.Now().Add(s.cfg.settle)
@@ -20,6 +20,9 @@ func (s *Box) Flush(c *graph.Ctx) {
 		for i := range n.flows {
 			f := &n.flows[i]
 			if f.bound {
+				if f.writes > 0 { // they may undo what has crossed: as when another process sent them
+					f.inDoubt, f.repair, n.ledger.barred = true, false, until
+				}
 				continue
 			}
 			n.row(f).Client.HasPSN = false // its first request may have crossed: then a request with this PSN is a duplicate, or was made up

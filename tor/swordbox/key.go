@@ -282,7 +282,7 @@ func (t *keys) refused(o *op, until clock.Time) {
 	}
 	t.revoke(x)
 	if o.is(fGuest) {
-		x.until = until
+		x.until = max(x.until, until)
 	}
 }
 
@@ -301,11 +301,11 @@ func (t *keys) invalidate(rkey uint32, until clock.Time) bool {
 		x.used = until
 	}
 	if x.guests > 0 {
-		x.until = until // no more guests
+		x.until = max(x.until, until) // no more guests
 		return false
 	}
 	t.revoke(x)
-	x.until = until
+	x.until = max(x.until, until)
 	return true
 }
 

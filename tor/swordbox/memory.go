@@ -373,11 +373,15 @@ func (r *identity) ends() [2]port.QueuePair {
 // two ends of a connection count differently, note after the client was told something, strike when the
 // connection is gone. When a process begins, adopt and bereave take over what another process left.
 type ledger struct {
-	records []byte // beside flows; nil if no memory outlives the process
+	records []byte     // beside flows; nil if no memory outlives the process
+	barred  clock.Time // as memory.barred, of requests that this process sent before frames crossed without it (Flush)
 	mem     *memory
 	r       *record
 	by      *owner
 }
+
+// bar returns the time until which requests may be under way that were sent before frames crossed without the box.
+func (l *ledger) bar() clock.Time { return max(l.mem.barred, l.barred) }
 
 // diverge notes that the two ends of flow f will count differently.
 func (l *ledger) diverge(f *flow) {

@@ -41,7 +41,7 @@ func (n *nics) besides(x *nic, t clock.Time) (heard bool) {
 
 // outlasts handles connection c, which carries WRITEs in the place of atomics, while its NIC is silent. It returns true
 // if nothing else is to be done for c.
-func (s *carrierSide) outlasts(c *flow) bool {
+func outlasts(s *carrierSide, c *flow) bool {
 	n, now := s.n, s.c.Now()
 	x, at := n.nicOf(c), &n.halted[n.index(c)]
 	if !c.inDoubt {
@@ -57,14 +57,14 @@ func (s *carrierSide) outlasts(c *flow) bool {
 	case *at != 0 && x.pulse.lastHeard > *at:
 		*at, c.inDoubt = 0, c.gated
 		return false
-	case *at != 0 && n.besides(x, at.Add(lifetime+clock.Duration(s.cfg.settle))):
+	case *at != 0 && n.besides(x, at.Add(lifetime).Add(s.cfg.settle)):
 		*at, c.loaded = isReleased, now // inquire begins
 		n.release(c)
 		return false
 	}
 	if every := clock.Duration(s.cfg.giveup) / 4; now.Sub(x.hailed) >= every {
 		x.hailed = now
-		n.each(func(y *nic) { s.hail(y, c) })
+		n.each(func(y *nic) { hail(s, y, c) })
 	}
 	if *at == 0 || c.gated {
 		return false
@@ -94,7 +94,7 @@ func (n *order) release(c *flow) {
 
 // hail asks a NIC whether it is there, over some of its connections other than c: that of the newest answer, because few
 // of the table's places may have connections, and others by turns.
-func (s *carrierSide) hail(x *nic, c *flow) {
+func hail(s *carrierSide, x *nic, c *flow) {
 	n := s.n
 	ask := func(f *flow) {
 		if f != c && f.synced && f.trusted && !f.dead && !f.gone && n.nicOf(f) == x {

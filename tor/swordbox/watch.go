@@ -227,7 +227,7 @@ func (s *carrierSide) watch(c *flow) {
 	if c.cur != none && now.Sub(c.began) > s.cfg.giveup {
 		n.nicOf(c).keys.recall(c) // its client stopped in the middle of a message
 	}
-	if n.others != nil && c.writes > 0 && s.outlasts(c) {
+	if n.others != nil && c.writes > 0 && outlasts(s, c) {
 		return
 	}
 	if c.inDoubt {
@@ -329,7 +329,7 @@ func (s *carrierSide) unanswered(c *flow, since clock.Time) bool {
 		return false
 	}
 	p.asking = now
-	s.hail(nic, c)
+	hail(s, nic, c)
 	s.askStrangers()
 	return false
 }

@@ -457,7 +457,7 @@ func (t *words) admit(o *op, now clock.Time, vouched bool) bool {
 func (t *words) mistrust(o *op, until clock.Time) {
 	if w := t.of(o); w != none {
 		t.w[w].doubt()
-		t.u[w].barred = until
+		t.u[w].barred = max(t.u[w].barred, until)
 	}
 }
 
