@@ -48,7 +48,7 @@ decoded, and the exit status is 1 when there are any.`,
 			if files.Out == "-" {
 				return errors.New("-o -: replay writes to files: name one")
 			}
-			if err := shown(files.Compare.Shown); err != nil {
+			if err := shown(&files.Compare.Shown); err != nil {
 				return err
 			}
 			var err error
@@ -132,10 +132,13 @@ func replaySpec(file string, nfs []string) (*graph.Spec, error) {
 	return chain(nfs)
 }
 
-// shown refuses a negative --show.
-func shown(n int) error {
-	if n < 0 {
-		return fmt.Errorf("--show %d: want a number from 0", n)
+// shown refuses a negative --show, and makes 0 what CompareOptions has for none.
+func shown(n *int) error {
+	switch {
+	case *n < 0:
+		return fmt.Errorf("--show %d: want a number from 0", *n)
+	case *n == 0:
+		*n = -1
 	}
 	return nil
 }
@@ -169,7 +172,7 @@ comments. Shows what differs field by field. Exit status 1 when anything does.`,
 		Example: "  quillon pcap diff got.pcap want.pcap --ignore-time",
 		Args:    exactly("A", "B"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := shown(o.Shown); err != nil {
+			if err := shown(&o.Shown); err != nil {
 				return err
 			}
 			c, err := replay.CompareFiles(args[0], args[1], o)

@@ -298,7 +298,7 @@ func isControl(typ uint8) bool { return typ >= 130 && typ <= 136 || typ == 143 }
 // shard.
 func (a *app) find(c *graph.Ctx, s *shard, q *ask, in int) verdict {
 	k, seg := &q.key, &q.seg
-	i := q.place
+	i, closed := q.place, -1 // closed: the place of a connection that is opened anew
 	if uint(i) >= uint(s.conns.Places()) || !k.Same(&s.conns.At(i).Key) {
 		i = s.conns.Find(k, q.hash)
 	}
@@ -323,7 +323,7 @@ func (a *app) find(c *graph.Ctx, s *shard, q *ask, in int) verdict {
 				a.place = i
 				return v
 			}
-			s.release(i, a.Seed) // it is opened anew
+			closed = i
 		}
 	}
 	if q.answer {
@@ -331,6 +331,9 @@ func (a *app) find(c *graph.Ctx, s *shard, q *ask, in int) verdict {
 	}
 	if ok, r := a.permits(k, uint8(in), true); !ok {
 		return verdict{false, r}
+	}
+	if closed >= 0 {
+		s.release(closed, a.Seed)
 	}
 	x, evicted, v := s.open(k, q.hash, uint8(in), a.Now, &a.settings, a.Seed, len(a.st.shards))
 	if x == nil {

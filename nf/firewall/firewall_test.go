@@ -207,6 +207,9 @@ func TestTCP(t *testing.T) {
 			{"b", "A", serverISN + 4, isn(1013), strings.Repeat("x", 8), "known"},      // half-closed
 			{"b", "FA", serverISN + 12, isn(1013), "", "known"},                        //
 			{"a", "A", isn(1013), serverISN + 13, "", "known"},                         //
+			{"b", "S", 77, 0, "", "-denied-by-default"},                                // opens nothing, and ends nothing:
+			{"b", "FA", serverISN + 12, isn(1013), "", "known"},                        // the last acknowledgement was lost
+			{"a", "A", isn(1013), serverISN + 13, "", "known"},                         //
 			{"a", "S", isn(100000), 0, "", "opened"},                                   // the next one
 			{"b", "RA", 0, isn(100002), "", "-out-of-window"},                          // not its answer
 			{"b", "RA", 0, isn(100001), "", "known"},                                   // refused

@@ -17,7 +17,7 @@ const ShownDifferences = 10
 type CompareOptions struct {
 	// A and B name the captures in the output; "": "got" and "want".
 	A, B string
-	// Shown is the largest number of packets that are shown; 0: ShownDifferences.
+	// Shown is the largest number of packets that are shown; 0: ShownDifferences, negative: none.
 	Shown int
 	// IgnoreTime excludes timestamps.
 	IgnoreTime bool
@@ -79,8 +79,7 @@ func Compare(a, b *pcap.Reader, o CompareOptions) (*Comparison, error) {
 	c := &Comparison{A: o.A, B: o.B, Shown: []PacketDiff{}}
 	c.A = cmp.Or(c.A, "got")
 	c.B = cmp.Or(c.B, "want")
-	shown := o.Shown
-	shown = cmp.Or(shown, ShownDifferences)
+	shown := max(0, cmp.Or(o.Shown, ShownDifferences))
 	o.IgnoreComments = o.IgnoreComments || a.Header().Format != pcap.NG || b.Header().Format != pcap.NG
 	var p, q pcap.Packet
 	for {

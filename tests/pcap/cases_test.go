@@ -141,6 +141,11 @@ func (c *goldenCase) files(t *testing.T) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
+// file is an output that can be changed, as one on a disk.
+type file struct{ bytes.Buffer }
+
+func (f *file) WriteAt(b []byte, at int64) (int, error) { return copy(f.Bytes()[at:], b), nil }
+
 // replay runs one input, twice: the second time must give the same.
 func (c *goldenCase) replay(t *testing.T, dir string, spec *graph.Spec, in []string, expect string) ([]byte, *replay.Result) {
 	t.Helper()
@@ -154,7 +159,7 @@ func (c *goldenCase) replay(t *testing.T, dir string, spec *graph.Spec, in []str
 	if strings.HasSuffix(expect, ".pcapng") {
 		cfg.Format = pcap.NG
 	}
-	var outs [2]bytes.Buffer
+	var outs [2]file
 	var res *replay.Result
 	for i := range outs {
 		cfg.Inputs = nil
