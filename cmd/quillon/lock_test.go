@@ -17,14 +17,20 @@ import (
 	"github.com/quillon/quillon/nf/arbiter/message"
 )
 
-// grantingArbiter grants what it is asked for, and answers as long as it is not mute. The number that it returns counts releases.
-func grantingArbiter(t *testing.T) (at string, mute *atomic.Bool, released *atomic.Int32) {
+// granting is an arbiter that grants what it is asked for, and answers as long as it is not mute.
+type granting struct {
+	at                string
+	mute              atomic.Bool
+	released, renewed atomic.Int32
+}
+
+func grantingArbiter(t *testing.T) *granting {
 	sock, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { sock.Close() })
-	mute, released = new(atomic.Bool), new(atomic.Int32)
+	g := &granting{at: sock.LocalAddr().String()}
 	go func() {
 		b := make([]byte, 2048)
 		var m message.Message
@@ -33,7 +39,7 @@ func grantingArbiter(t *testing.T) (at string, mute *atomic.Bool, released *atom
 			if err != nil {
 				return
 			}
-			if mute.Load() || !m.Parse(b[:n]) {
+			if g.mute.Load() || !m.Parse(b[:n]) {
 				continue
 			}
 			m.Answer, m.N, m.Result = true, 0, message.OK
@@ -41,7 +47,9 @@ func grantingArbiter(t *testing.T) (at string, mute *atomic.Bool, released *atom
 			case message.Hello:
 				m.Session = 9
 			case message.Release:
-				released.Add(1)
+				g.released.Add(1)
+			case message.Renew:
+				g.renewed.Add(1)
 			}
 			if m.Op == message.Acquire {
 				m.Token, m.Handle = 77, 1
@@ -49,7 +57,7 @@ func grantingArbiter(t *testing.T) (at string, mute *atomic.Bool, released *atom
 			_, _ = sock.WriteToUDP(m.Append(nil), from)
 		}
 	}()
-	return sock.LocalAddr().String(), mute, released
+	return g
 }
 
 // alive reports whether a process runs; a zombie does not.
@@ -64,7 +72,7 @@ func alive(pid string) bool {
 
 // readPID waits for a file that a command writes a process number to.
 func readPID(t *testing.T, file string) string {
-	for range 500 {
+	for range 2000 {
 		if b, _ := os.ReadFile(file); bytes.HasSuffix(b, []byte("\n")) {
 			return strings.TrimSpace(string(b))
 		}
@@ -76,23 +84,25 @@ func readPID(t *testing.T, file string) string {
 
 // TestLockLost: when the lease is lost, the command is killed, and with it all that it has started: a child, and one that was left to itself.
 func TestLockLost(t *testing.T) {
-	at, mute, _ := grantingArbiter(t)
+	g := grantingArbiter(t)
 	child, orphan := filepath.Join(t.TempDir(), "child"), filepath.Join(t.TempDir(), "orphan")
 	script := fmt.Sprintf(`(setsid sh -c 'echo $$ >%s; exec sleep 60' & ) ; sh -c 'echo $$ >%s; exec sleep 60'; true`, orphan, child)
 	done := make(chan error, 1)
 	go func() {
-		out, err := exec.Command("quillon", "lock", "--arbiter", at, "--lease", "300ms", "0x10", "--", "sh", "-c", script).CombinedOutput()
+		out, err := exec.Command("quillon", "lock", "--arbiter", g.at, "--lease", "2s", "0x10", "--", "sh", "-c", script).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}
 		done <- err
 	}()
 	a, b := readPID(t, child), readPID(t, orphan)
-	time.Sleep(500 * time.Millisecond) // the lease is renewed
+	for g.renewed.Load() < 2 && alive(a) {
+		time.Sleep(10 * time.Millisecond)
+	}
 	if !alive(a) || !alive(b) {
 		t.Fatal("the command ended while the lease was renewed")
 	}
-	mute.Store(true)
+	g.mute.Store(true)
 	select {
 	case err := <-done:
 		if err == nil || !strings.Contains(err.Error(), "lease is lost") {
@@ -108,14 +118,14 @@ func TestLockLost(t *testing.T) {
 
 // TestLockOrphans: processes that the command leaves to themselves do not stay as zombies.
 func TestLockOrphans(t *testing.T) {
-	at, _, _ := grantingArbiter(t)
-	child := filepath.Join(t.TempDir(), "child")
-	cmd := exec.Command("quillon", "lock", "--arbiter", at, "0x10", "--", "sh", "-c", "(sh -c 'echo $$ >"+child+"' & ); sleep 3")
+	g := grantingArbiter(t)
+	child, end := filepath.Join(t.TempDir(), "child"), filepath.Join(t.TempDir(), "end")
+	cmd := exec.Command("quillon", "lock", "--arbiter", g.at, "0x10", "--", "sh", "-c", "(sh -c 'echo $$ >"+child+"' & ); until [ -e "+end+" ]; do sleep 0.1; done")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	pid := readPID(t, child)
-	for range 250 {
+	for range 2000 {
 		if _, err := os.Stat("/proc/" + pid); err != nil {
 			pid = ""
 			break
@@ -123,7 +133,10 @@ func TestLockOrphans(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if pid != "" {
-		t.Error("a process that has ended is there for 2.5 s")
+		t.Error("a process that has ended is there for 20 s")
+	}
+	if err := os.WriteFile(end, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
@@ -132,9 +145,9 @@ func TestLockOrphans(t *testing.T) {
 
 // TestLockStopped: a user who ends quillon lock ends the command, too, before its words are given back.
 func TestLockStopped(t *testing.T) {
-	at, _, released := grantingArbiter(t)
+	g := grantingArbiter(t)
 	child := filepath.Join(t.TempDir(), "child")
-	cmd := exec.Command("quillon", "lock", "--arbiter", at, "--lease", "2s", "0x10", "--", "sh", "-c", "trap '' TERM; sh -c 'echo $$ >"+child+"; exec sleep 60'; true")
+	cmd := exec.Command("quillon", "lock", "--arbiter", g.at, "--lease", "2s", "0x10", "--", "sh", "-c", "trap '' TERM; sh -c 'echo $$ >"+child+"; exec sleep 60'; true")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -145,12 +158,12 @@ func TestLockStopped(t *testing.T) {
 	for {
 		select {
 		case <-done:
-			if alive(pid) || released.Load() != 1 {
-				t.Errorf("alive: %v, %d releases", alive(pid), released.Load())
+			if alive(pid) || g.released.Load() != 1 {
+				t.Errorf("alive: %v, %d releases", alive(pid), g.released.Load())
 			}
 			return
 		case <-time.After(time.Millisecond):
-			if alive(pid) && released.Load() > 0 {
+			if alive(pid) && g.released.Load() > 0 {
 				t.Fatal("the words were given back while the command's child ran")
 			}
 		}
@@ -159,9 +172,9 @@ func TestLockStopped(t *testing.T) {
 
 // TestLockNohup: a signal that quillon lock was started to ignore ends neither it nor the command.
 func TestLockNohup(t *testing.T) {
-	at, _, released := grantingArbiter(t)
+	g := grantingArbiter(t)
 	child := filepath.Join(t.TempDir(), "child")
-	cmd := exec.Command("nohup", "quillon", "lock", "--arbiter", at, "0x10", "--", "sh", "-c", "echo $$ >"+child+"; sleep 1")
+	cmd := exec.Command("nohup", "quillon", "lock", "--arbiter", g.at, "0x10", "--", "sh", "-c", "echo $$ >"+child+"; sleep 1")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +188,7 @@ func TestLockNohup(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := cmd.Wait(); err != nil || released.Load() != 1 {
-		t.Errorf("%v, %d releases", err, released.Load())
+	if err := cmd.Wait(); err != nil || g.released.Load() != 1 {
+		t.Errorf("%v, %d releases", err, g.released.Load())
 	}
 }
