@@ -126,3 +126,32 @@ func TestLooks(t *testing.T) {
 		t.Error("one curve is logarithmic")
 	}
 }
+
+// Known misses are shown apart from others. No miss is hidden.
+func TestKnown(t *testing.T) {
+	v := func(x float64) *float64 { return &x }
+	missed := func(x, ours float64) Point {
+		return Point{X: x, Comparison: Comparison{Published: v(1), Ours: v(ours), Verdict: Missed}}
+	}
+	r := &Result{Figure: "1", Panels: []Panel{{Curves: []Curve{{Name: "a, b", Points: []Point{missed(1, 2), missed(2, 3), {X: 3}}}}}}}
+	var b bytes.Buffer
+	if err := WriteMisses(&b, r.Misses()); err != nil {
+		t.Fatal(err)
+	}
+	known, err := ReadMisses(strings.NewReader("# remark\n" + b.String()))
+	if err != nil || len(known) != 2 || known[1] != (Miss{"1", "0", "a, b", "2", 3}) {
+		t.Fatalf("%+v, %v", known, err)
+	}
+	if u, g := Unknown([]*Result{r}, known); len(u)+len(g) != 0 {
+		t.Errorf("%v, %v", u, g)
+	}
+	known[0].Ratio, known[1].X = 1.5, "7"
+	if u, g := Unknown([]*Result{r}, known); len(u) != 2 || len(g) != 1 || g[0].X != "7" {
+		t.Errorf("%v, %v", u, g)
+	}
+	for _, text := range []string{"1,2\n", "1,0,a,1,x\n", "1,0,a,1,-1\n"} {
+		if _, err := ReadMisses(strings.NewReader(text)); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}
