@@ -48,7 +48,7 @@ func TestPoolKeyAlone(t *testing.T) {
 		want string // "": it is accepted
 	}{
 		{file, 0o600, ""}, {file, 0o400, ""}, {file, 0o644, "chmod 600 " + file}, {file, 0o640, "chmod 600 " + file}, {file, 0o604, "chmod 600 " + file},
-		{file, 0o620, "chmod 600 " + file}, {fifo, 0o600, "is no file"}, {dir, 0o700, "is no file"},
+		{file, 0o620, "chmod 600 " + file}, {fifo, 0o600, "is no file"}, {dir, 0o700, "is a directory"},
 	} {
 		if err := os.Chmod(c.path, c.mode); err != nil {
 			t.Fatal(err)

@@ -239,7 +239,14 @@ type simCheck struct {
 // load reads the file of --known. It refuses a file for --record that cannot be written before figures run, which can take minutes.
 func (c *simCheck) load() error {
 	if c.record != "" {
-		if _, err := os.Stat(filepath.Dir(c.record)); err != nil {
+		i, err := os.Stat(c.record)
+		switch {
+		case err != nil:
+			_, err = os.Stat(filepath.Dir(c.record))
+		case i.IsDir():
+			err = fmt.Errorf("%s is a directory: name a file", c.record)
+		}
+		if err != nil {
 			return fmt.Errorf("--record %w", err)
 		}
 	}

@@ -38,7 +38,7 @@ func Open(path string, flags int, deny fs.FileMode) (_ *os.File, err error) {
 	}
 	if err != nil {
 		// The kernel does not open another user's file in a sticky directory to make one (proc_sys_fs(5), protected_regular).
-		if i, no := os.Lstat(path); no == nil {
+		if i, no := os.Stat(path); no == nil {
 			err = cmp.Or(unfit(path, i), err)
 		}
 		return nil, err
@@ -63,6 +63,8 @@ func Open(path string, flags int, deny fs.FileMode) (_ *os.File, err error) {
 // unfit returns why what is at path is no file of this user's or root's, or nil.
 func unfit(path string, i fs.FileInfo) error {
 	switch {
+	case i.IsDir():
+		return fmt.Errorf("%s is a directory: name a file", path)
 	case !i.Mode().IsRegular():
 		return fmt.Errorf("%s is no file: remove it, or take another", path)
 	case !mine(i):

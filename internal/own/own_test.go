@@ -43,7 +43,7 @@ func TestOpen(t *testing.T) {
 	}{
 		{file, 0o600, 0o077, ""}, {link, 0o600, 0o077, ""}, {file, 0o640, 0o077, "others can read " + file}, {file, 0o644, 0o022, ""},
 		{file, 0o620, 0o022, "others can write to " + file}, {file, 0o602, 0o077, "others can write to " + file},
-		{fifo, 0o600, 0, "is no file"}, {dir, 0o700, 0, "is no file"}, {dir + "/none", 0, 0, "no such file"},
+		{fifo, 0o600, 0, "is no file"}, {dir, 0o700, 0, "is a directory: name a file"}, {dir + "/none", 0, 0, "no such file"},
 	} {
 		_ = os.Chmod(c.path, c.mode)
 		text, err := own.Read(c.path, os.O_RDONLY, c.deny, 3)
@@ -53,6 +53,11 @@ func TestOpen(t *testing.T) {
 	}
 	_, err := own.Open(link, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	says(t, err, "is a symbolic link")
+	_, err = own.Open(dir, os.O_RDWR|os.O_CREATE, 0)
+	says(t, err, "is a directory: name a file")
+	must(t, os.Symlink(dir+"/none", dir+"/leads nowhere"))
+	_, err = own.Open(dir+"/leads nowhere", os.O_RDONLY, 0)
+	says(t, err, "no such file")
 	if os.Geteuid() == 0 {
 		must(t, os.Chmod(file, 0o600), os.Chown(file, 65534, 65534))
 		_, err = own.Open(file, os.O_RDONLY, 0)

@@ -43,7 +43,7 @@ func TestNamesThatOthersHave(t *testing.T) {
 		says string
 	}{
 		{"file", file, path, "belongs to another user: "},
-		{"directory", full, path, "is no file: "},
+		{"directory", full, path, "is a directory: name a file"},
 		{"next file", full, path + ".new", path + ".new is in the way ("},
 	} {
 		c.take(c.at)

@@ -87,7 +87,7 @@ func TestStateFile(t *testing.T) {
 	}
 	refused("box", 10, "symbolic link")
 	path = dir
-	refused("box", 10, "is no file")
+	refused("box", 10, "is a directory: name a file")
 	path = "/dev/zero"
 	if _, _, err := open("box", 10); err == nil || !strings.Contains(err.Error(), "is no file") {
 		t.Error(err)

@@ -81,9 +81,10 @@ or IPv6 extension headers, too.
 
 A connection keeps its backend while the backend is there and not down, also when
 others come and go. A client's SYN behind half a second of silence begins another
-connection, which goes to no backend that drains or was found down. When there is no place to remember it, or another worker sees
-its answers, it goes where the lookup table says; then it moves when that changes,
-which is about one in as many connections as there are backends.
+connection, which goes to no backend that drains or was found down. When there is no
+place to remember a connection, or another worker sees its answers, it goes where the
+lookup table says; then it moves when that changes, which is about one in as many
+connections as there are backends.
 
 With check= backends are asked whether they are there, each check-interval=, from an
 address of the box's own (check-from=), for which it answers ARP and neighbour
@@ -239,9 +240,9 @@ func (b *balance) populate() {
 // alive reports whether a backend is not known to be down.
 func (b *balance) alive(i uint16) bool { return b.check == checkNone || !b.probes[i].failed.Load() }
 
-// choose returns the backend for a new connection, or for one that has to move; nobody: no backend of the family gets new ones. If the first choice is down, it
-// returns another backend of the table, the same one in all workers; connections to other backends are not
-// affected. If all backends are down, choose treats them as if none was.
+// choose returns the backend for a new connection, or for one that has to move; nobody: no backend of the family gets
+// new ones. If the first choice is down, choose returns another backend of the table, the same one in all workers;
+// connections to other backends are not affected. If all backends are down, choose treats them as if none was.
 func (b *balance) choose(family int, hash uint64) uint16 {
 	first := b.lookup[family].pick(hash)
 	if first == nobody || b.alive(first) {
@@ -263,8 +264,9 @@ func (b *balance) choose(family int, hash uint64) uint16 {
 	return first
 }
 
-// again is how long a connection has been silent when a SYN of its client begins a new one from the same port. A SYN that
-// comes earlier may be a repetition, which a TCP sends after 1 s or more (RFC 6298 2.1).
+// again is how long a connection has been silent when a SYN of its client begins a new one from the same port. An earlier
+// SYN may be the same one, doubled by the network: a TCP repeats a SYN after 1 s or more (RFC 6298 2.1). Such a repetition
+// may go to another backend, because the connection has not begun.
 const again = 500 * time.Millisecond
 
 // fresh reports whether a client's segment l4 begins a new connection in the place of another one whose backend gets no new
@@ -273,7 +275,7 @@ func (b *balance) fresh(l4 []byte, c *conn, now clock.Time) bool {
 	if hdr.TCP(l4).Flags()&(hdr.TCPSyn|hdr.TCPAck) != hdr.TCPSyn || b.backends[c.backend].state == up && b.alive(c.backend) {
 		return false
 	}
-	return now.Sub(b.conns.since(b, b.place, now, again)) >= again
+	return now.Sub(b.conns.since(b, b.place, now, again)) > again
 }
 
 // Takes implements graph.Reconfigurer.

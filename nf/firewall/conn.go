@@ -132,6 +132,15 @@ func (s *shard) release(i int, seed uint64) {
 	s.conns.Del(i)
 }
 
+// restore takes back the release of a connection c that is not tentative. Nothing was added since.
+func (s *shard) restore(k *flow.Key, hash uint64, c conn, seed uint64) {
+	if i := s.conns.Add(k, hash); i >= 0 {
+		c.flows = offload.Flows{}
+		s.conns.At(i).Val = c
+		s.openers.Add(source(k, c.opener, seed))
+	}
+}
+
 // settle removes a connection from the counts of tentative ones, because it has become open.
 func (s *shard) settle(k *flow.Key, c *conn, seed uint64) {
 	s.tents--

@@ -332,11 +332,16 @@ func (a *app) find(c *graph.Ctx, s *shard, q *ask, in int) verdict {
 	if ok, r := a.permits(k, uint8(in), true); !ok {
 		return verdict{false, r}
 	}
+	var former conn
 	if closed >= 0 {
+		former = s.conns.At(closed).Val
 		s.release(closed, a.Seed)
 	}
 	x, evicted, v := s.open(k, q.hash, uint8(in), a.Now, &a.settings, a.Seed, len(a.st.shards))
 	if x == nil {
+		if closed >= 0 {
+			s.restore(k, q.hash, former, a.Seed)
+		}
 		return v
 	}
 	if evicted {

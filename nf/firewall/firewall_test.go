@@ -238,6 +238,24 @@ func TestTCP(t *testing.T) {
 	}
 }
 
+// TestClosedAndLimited: a SYN that a limit refuses ends no closed connection, whose last segments may come again.
+func TestClosedAndLimited(t *testing.T) {
+	x := graphtest.New(t, *Kind(), args("half-per-source", "1", "per-source", "2"))
+	closed := pkt{sport: 1000, dport: 80}
+	run(t, x, closed, handshake("opened"))
+	run(t, x, closed, []step{{"a", "FA", isn(1), serverISN + 1, "", "known"}, {"b", "FA", serverISN + 1, isn(2), "", "known"}, {"a", "A", isn(2), serverISN + 2, "", "known"}})
+	run(t, x, pkt{sport: 1001, dport: 80}, []step{{"a", "S", isn(0), 0, "", "opened"}})
+	for range 2 {
+		run(t, x, closed, []step{
+			{"a", "S", isn(100000), 0, "", "-source-limit"},
+			{"b", "FA", serverISN + 1, isn(2), "", "known"}, {"a", "A", isn(2), serverISN + 2, "", "known"},
+		})
+	}
+	run(t, x, pkt{sport: 1001, dport: 80}, []step{{"b", "SA", serverISN, isn(1), "", "known"}, {"a", "A", isn(1), serverISN + 1, "", "known"}})
+	run(t, x, pkt{sport: 1002, dport: 80}, []step{{"a", "S", isn(0), 0, "", "-source-connections"}})
+	run(t, x, closed, []step{{"a", "S", isn(100000), 0, "", "opened"}}) // in the place of the closed one
+}
+
 // TestScale: windows are scaled when both ends have said so.
 func TestScale(t *testing.T) {
 	for _, c := range []struct {

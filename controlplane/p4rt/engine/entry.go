@@ -90,14 +90,14 @@ func (p *pipeline) insertEntry(sw *p4.Switch, t *table, x p4.Entry, set *p4v1.Ac
 	if e.GetCounterData() != nil {
 		_ = sw.SetEntryCount(t.name, h, count(e.GetCounterData()))
 	}
-	if c := e.GetMeterConfig(); c != nil {
-		if err := sw.SetEntryMeter(t.name, h, rates(c)...); err != nil {
-			_ = sw.Delete(t.name, h)
-			return nil, err
-		}
-	}
 	if !m.empty() {
 		t.states[h] = &m
+	}
+	if c := e.GetMeterConfig(); c != nil {
+		if err := sw.SetEntryMeter(t.name, h, rates(c)...); err != nil {
+			_, _ = p.deleteEntry(sw, t, h, false)
+			return nil, err
+		}
 	}
 	return func() { _, _ = p.deleteEntry(sw, t, h, false) }, nil
 }

@@ -43,3 +43,6 @@ func Mappings(annotation string, bits int) (map[string]uint64, error) {
 	}
 	return n.to, n.fits(bits)
 }
+
+// NextSet makes id the next one for a part of an action set of the device's pipeline.
+func NextSet(d *Device, id uint32) { d.current.Load().nextSet = id }

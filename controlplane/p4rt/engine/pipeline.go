@@ -656,8 +656,7 @@ func (p *pipeline) makeSet(sw *p4.Switch, t *table, s *p4v1.ActionProfileActionS
 	var list []p4.GroupMember
 	m.set, m.members, m.group = s, nil, 0
 	for _, a := range s.GetActionProfileActions() {
-		id := p.nextSet
-		p.nextSet++
+		id := p.setID(sw, pr.Name)
 		if err := sw.SetMember(pr.Name, id, t.action(a.GetAction())); err != nil {
 			p.dropSet(sw, t, m)
 			return err
@@ -665,11 +664,7 @@ func (p *pipeline) makeSet(sw *p4.Switch, t *table, s *p4v1.ActionProfileActionS
 		m.members = append(m.members, id)
 		list = append(list, member(id, a))
 	}
-	m.group = p.nextSet
-	p.nextSet++
-	if p.nextSet < firstHidden {
-		p.nextSet = firstHidden
-	}
+	m.group = p.setID(sw, pr.Name)
 	if err := sw.SetGroup(pr.Name, m.group, list); err != nil {
 		m.group = 0
 		p.dropSet(sw, t, m)
@@ -677,6 +672,19 @@ func (p *pipeline) makeSet(sw *p4.Switch, t *table, s *p4v1.ActionProfileActionS
 	}
 	p.hidden[pr.ID]++
 	return nil
+}
+
+// setID returns an id from firstHidden on that no member and no group of a profile has.
+func (p *pipeline) setID(sw *p4.Switch, profile string) uint32 {
+	for {
+		id := p.nextSet
+		p.nextSet = max(p.nextSet+1, firstHidden) // behind the highest id comes firstHidden
+		_, member := sw.Member(profile, id)
+		_, group := sw.Group(profile, id)
+		if member != nil && group != nil {
+			return id
+		}
+	}
 }
 
 // dropSet deletes the members and the group of an action set that no entry uses.

@@ -220,11 +220,7 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		return nil, err
 	}
 	s.Reasons = c.reasons
-	copies, searches := c.copies, searchesVectors(tree)
-	for _, way := range []settings{{}, {FewExits: true}, {NoCopies: true}, {FewExits: true, NoCopies: true}} {
-		if way.FewExits && !searches || way.NoCopies && !copies {
-			continue
-		}
+	for _, way := range ways(tree, &c) {
 		s.FewExits, s.NoCopies = way.FewExits, way.NoCopies
 		if c, err = compile(tree, s, m); err != nil {
 			return nil, err
@@ -265,6 +261,16 @@ func New(tree *ir.Program, cfg p4.Config, o Options) (_ *Executor, err error) {
 		x.tell(i)
 	}
 	return x, nil
+}
+
+// ways returns the settings that make other programs of tree, c being that of the first ones: the longest program first.
+func ways(tree *ir.Program, c *compiled) (all []settings) {
+	for _, way := range []settings{{}, {FewExits: true}, {NoCopies: true}, {FewExits: true, NoCopies: true}} {
+		if (!way.FewExits || searchesVectors(tree)) && (!way.NoCopies || c.copies) {
+			all = append(all, way)
+		}
+	}
+	return all
 }
 
 // errNothing says that the kernel could finish no frame of the program, and why.

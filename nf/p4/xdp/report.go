@@ -103,6 +103,20 @@ func Analyse(tree *ir.Program, c p4.Config) Report {
 	if err != nil {
 		return Report{Why: err.Error()}
 	}
+	if far := tooFar(x.code); far != nil && x.finishes {
+		for _, way := range ways(tree, &x)[1:] {
+			s.FewExits, s.NoCopies = way.FewExits, way.NoCopies
+			if y, err := compile(tree, s, dryMaps(tree, s)); err == nil {
+				x, far = y, tooFar(y.code)
+			}
+			if far == nil {
+				break
+			}
+		}
+		if far != nil {
+			return Report{Why: far.Error(), Instructions: len(x.code), Stages: x.stages, Bytes: x.size, Parts: x.parts.list}
+		}
+	}
 	r := Report{Kernel: x.finishes, Instructions: len(x.code), Stages: x.stages, Bytes: x.size, Parts: x.parts.list}
 	if !r.Kernel {
 		r.Why = errNothing{x.parts.engine()}.Error()

@@ -43,7 +43,6 @@ func TestStages(t *testing.T) {
 // TestTooFar: a program with a jump over more instructions than the kernel's jumps reach is refused before it is loaded. With 16 bits of the
 // distance the jump would lead into the middle of the action.
 func TestTooFar(t *testing.T) {
-	requireKernel(t)
 	v := obj{"type": "field", "value": arr{"h", "v"}}
 	for _, steps := range []int{100, 3000} {
 		code := arr{prim("_jump_if_zero", expr("==", v, hexs(0x01020304)), hexs(uint64(steps+1)))}
@@ -60,6 +59,14 @@ func TestTooFar(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		_, tree, err := p4.LoadTree(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := Analyse(tree, p4.Config{}); r.Kernel != (steps == 100) || !r.Kernel && (!strings.Contains(r.Why, "a jump over") || r.Instructions == 0) {
+			t.Errorf("%d steps: the report says %v, %q, %d instructions", steps, r.Kernel, r.Why, r.Instructions)
+		}
+		requireKernel(t)
 		if steps == 100 {
 			w := newTwin(t, src)
 			f := make([]byte, 64)
@@ -67,10 +74,6 @@ func TestTooFar(t *testing.T) {
 			copy(f[4:], []byte{1, 2, 3, 4})
 			w.frame(1, f)
 			continue
-		}
-		_, tree, err := p4.LoadTree(src)
-		if err != nil {
-			t.Fatal(err)
 		}
 		x, err := New(tree, p4.Config{DropPort: 511, Queues: 8}, Options{})
 		if err == nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/quillon/quillon/nf/port/afxdp"
 )
 
-// Valid returns an error if an argument of a port is wrong or missing, or if the afxdp ports of spec contradict each other:
-// the ends of a pair do not name each other or have different arguments, or two ports have one interface. It does not look
-// at the machine.
+// Valid returns an error if an argument of a port is wrong or missing, or if ports of spec contradict each other: the ends
+// of a pair do not name each other or have different arguments, or two ports have one interface and are not both packet
+// sockets. It does not look at the machine.
 func Valid(spec *graph.Spec) error {
 	of := map[string]string{} // ports by interface
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
@@ -31,16 +31,13 @@ func Valid(spec *graph.Spec) error {
 		if err != nil {
 			return err
 		}
-		if p.Kind != AFXDP {
-			continue
-		}
 		dev := p.Args["dev"]
-		if of[dev] != "" {
-			return fmt.Errorf("ports %s and %s are both interface %s: an interface is one port", of[dev], name, dev)
+		if former := of[dev]; former != "" && (p.Kind != AFPacket || spec.Ports[former].Kind != AFPacket) {
+			return fmt.Errorf("ports %s and %s are both interface %s: an interface is one port", former, name, dev)
 		}
 		of[dev] = name
 		other := p.Args["pair"]
-		if other == "" {
+		if p.Kind != AFXDP || other == "" {
 			continue
 		}
 		if q, ok := spec.Ports[other]; !ok || q.Kind != AFXDP || q.Args["pair"] != name {
