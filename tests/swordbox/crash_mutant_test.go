@@ -55,6 +55,7 @@ func crashMutants() []mutant {
 		{"numbering goes on though frames crossed unseen", "flush.go", "if f.synced {\n\t\t\t\tn.unfollow(f)", "if false {\n\t\t\t\tn.unfollow(f)", frames, "TestLate$"},
 		{"bound connections are let go when frames crossed unseen", "flush.go", "if f.bound {\n\t\t\t\tif f.writes", "if false {\n\t\t\t\tif f.writes", frames, "TestLate$"},
 		{"a WRITE is sent again though frames crossed unseen", "flush.go", "f.inDoubt, f.repair, n.ledger.barred = true, false, until", "n.ledger.barred = until", frames, "TestWriteWhileFramesCross"},
+		{"a connection on record counts as one of a NIC that it does not end at", "recover.go", "why = errNICs", "_ = errNICs", frames, "TestFiveNICsOnRecord"},
 		{"a word waits for a silent NIC", "silent.go", "n.release(c)\n", "", frames, "TestWordOfASilentNIC"},
 		{"a WRITE is sent to a silent NIC for ever", "silent.go", "c.inDoubt, c.repair = true, false", "c.repair = false", frames, "TestWordOfASilentNIC"},
 		{"a NIC that comes back is asked first", "silent.go", "h.at, c.inDoubt = 0, c.gated || h.asks", "h.at, c.inDoubt = 0, true", frames, "TestNICComesBack"},
