@@ -36,7 +36,7 @@ type evidence struct {
 	seen   bool   // acked and ahead are valid: there was a request
 	known  bool   // the server has answered something
 	asking bool   // the request with PSN psn, which would show the right of, has no answer yet
-	acked  uint32 // the newest PSN that the server has answered; before it has, the PSN before all requests
+	acked  uint32 // the newest PSN that the server has answered; before it has, the PSN before the first request seen
 	ahead  uint32 // number of PSNs behind acked that requests had, or may have taken
 	psn    uint32
 	of     right
@@ -116,9 +116,6 @@ func (w *witness) request(s conn.Slot, p []byte, f *hdr.Frame) {
 		e.seen, e.acked = true, (psn-1)&mask
 	}
 	at := (psn - e.acked - 1) & mask // number of PSNs between acked and psn
-	if !e.known && at >= half {
-		e.acked, e.ahead, at = (psn-1)&mask, min(e.ahead+(mask+1-at), 4*half), 0
-	}
 	if e.asking && (at >= half || at <= (e.psn-e.acked-1)&mask) {
 		e.asking = false // two requests have this PSN: it is not known which one is acknowledged
 	}

@@ -92,10 +92,14 @@ func TestStanding(t *testing.T) {
 		"old, behind dropped READs":    {[]func() []byte{broken(put(hdr.ReadRequest, psn, key, 1<<31)), broken(put(hdr.ReadRequest, psn+1<<23, key, 1<<31-1024)), put(hdr.WriteOnly, psn-2, key, 8), ack(psn - 1)}, false},
 		"before the first answer, and sent as another": {[]func() []byte{send, ack(psn - 1), write, ack(psn)}, false},
 		"before the first answer, and again later":     {[]func() []byte{send, ack(psn - 1), put(hdr.WriteOnly, psn+1, key, 8), ack(psn + 1)}, true},
-		"before the first answer, old":                 {[]func() []byte{put(hdr.SendOnly, psn-5, 0, 8), ack(psn - 1), put(hdr.WriteOnly, psn-2, key, 8), ack(psn - 1)}, false},
-		"which the server drops":                       {[]func() []byte{broken(write), send, ack(psn)}, false},
-		"with a wrong CRC":                             {[]func() []byte{broken(write), ack(psn)}, false},
-		"in front of all":                              {[]func() []byte{put(hdr.WriteOnly, psn-0x400000, key, 8), ack(psn)}, false},
+		"behind an old answer":                         {[]func() []byte{send, ack(psn), put(hdr.WriteOnly, psn+1, key, 8), ack(psn - 1)}, false},
+		"at the start, behind an old one": {[]func() []byte{put(hdr.SendOnly, psn-1<<23+2, 0, 8), send, put(hdr.SendOnly, psn+1, 0, 8), put(hdr.SendOnly, psn+2, 0, 8),
+			put(hdr.SendOnly, psn+3, 0, 8), ack(psn), put(hdr.WriteOnly, psn+3, key, 8), ack(psn + 3)}, false},
+		"at the start, as one unseen":  {[]func() []byte{put(hdr.SendOnly, psn+5, 0, 8), ack(psn), put(hdr.WriteOnly, psn+2, key, 8), ack(psn + 2)}, false},
+		"before the first answer, old": {[]func() []byte{put(hdr.SendOnly, psn-5, 0, 8), ack(psn - 1), put(hdr.WriteOnly, psn-2, key, 8), ack(psn - 1)}, false},
+		"which the server drops":       {[]func() []byte{broken(write), send, ack(psn)}, false},
+		"with a wrong CRC":             {[]func() []byte{broken(write), ack(psn)}, false},
+		"in front of all":              {[]func() []byte{put(hdr.WriteOnly, psn-0x400000, key, 8), ack(psn)}, false},
 	} {
 		x := graphtest.New(t, *Kind(), graph.Args{"requests": "on"})
 		eyes := x.App().(*app).eyes
@@ -105,6 +109,8 @@ func TestStanding(t *testing.T) {
 		first := []func() []byte{put(hdr.SendOnly, psn-1, 0, 8), ack(psn - 1)}
 		if strings.HasPrefix(name, "before the first answer") {
 			first = first[:1]
+		} else if strings.HasPrefix(name, "at the start") {
+			first = nil
 		}
 		for _, f := range append(first, c.frames...) {
 			b, side := f(), "a"
