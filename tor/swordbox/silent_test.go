@@ -210,3 +210,16 @@ func TestFramesCrossBehindASilentNIC(t *testing.T) {
 		t.Error("the WRITE is sent again, and the server was not asked")
 	}
 }
+
+// The process is stopped for longer than a frame can be under way. What it sent last may leave only when it goes on, so the time begins then.
+func TestStoppedWhileANICIsSilent(t *testing.T) {
+	s := newTwoNICs(t)
+	s.pass(40 * time.Second)
+	s.Clock.Set(s.Clock.Now().Add(100 * time.Second))
+	if s.pass(50 * time.Second); s.asks {
+		t.Error("a copy of the WRITE may be under way")
+	}
+	if s.pass(50 * time.Second); !s.asks {
+		t.Error("the word is not free")
+	}
+}
