@@ -16,7 +16,8 @@ import (
 // because such a client could spoil the memory anyway. The client proves it by a connection over which the fence
 // saw the server execute a WRITE or an atomic under each R_Key. Such a WRITE or atomic counts only if its PSN is
 // newer than all before, because a server acknowledges a repeated request without a look at its R_Key, and only if
-// the acknowledgement can belong to no other request.
+// the acknowledgement can belong to no other request. PSNs are counted from the newest one that the server has answered:
+// a client may send requests with any PSNs, which the server need not execute.
 //
 // The asker must also receive answers: the first answer is a cookie, which the next request has to carry.
 
@@ -32,9 +33,11 @@ const keysEach = 4
 
 // evidence holds the rights that a connection has shown, and the state of the proof of the next one.
 type evidence struct {
-	top    uint32 // the highest PSN that a request had, or may have taken
-	known  bool   // top is valid: the server has acknowledged something
+	seen   bool   // acked and ahead are valid: there was a request
+	known  bool   // the server has answered something
 	asking bool   // the request with PSN psn, which would show the right of, has no answer yet
+	acked  uint32 // the newest PSN that the server has answered; before it has, the PSN before the first request seen
+	ahead  uint32 // number of PSNs behind acked that requests had, or may have taken
 	psn    uint32
 	of     right
 	shown  [keysEach]right
@@ -94,27 +97,33 @@ func (w *witness) see(now clock.Time, p []byte, f *hdr.Frame, fromClients bool) 
 	}
 }
 
-// after reports whether PSN a is newer than PSN b. It is if it lies 2^23 PSNs ahead, which is what the longest READ (2^31 bytes) may take.
-func after(a, b uint32) bool { return (a-b-1)&0xFFFFFF < 1<<23 }
+const (
+	mask = hdr.PSNMask
+	// half is half of all PSNs. To the server, a PSN that is farther ahead of what it has executed is an old one.
+	half = 1 << 23
+	// unanswered is how many PSNs requests may have had before the first answer. If there are more, the connection shows no right.
+	unanswered = 1 << 22
+)
 
 func (w *witness) request(s conn.Slot, p []byte, f *hdr.Frame) {
 	e := &w.rows[s]
-	if !e.known {
-		return
-	}
-	psn := f.BTHOf(p).PSN()
-	if e.asking && !after(psn, e.psn) {
-		e.asking = false // two requests have this PSN: it is not known which one is acknowledged
-	}
-	fresh := after(psn, e.top)
-	last := psn
+	psn, takes := f.BTHOf(p).PSN(), uint32(1)
 	if f.Op.Has(hdr.IsRead) {
 		const leastMTU = 256 // the least path MTU: an answer takes no more PSNs than with this one
-		last += (max(f.RETHOf(p).DMALength(), 1) - 1) / leastMTU
+		takes += (max(f.RETHOf(p).DMALength(), 1) - 1) / leastMTU
 	}
-	if after(last, e.top) {
-		e.top = last & 0xFFFFFF
+	if !e.seen {
+		e.seen, e.acked = true, (psn-1)&mask
 	}
+	at := (psn - e.acked - 1) & mask // number of PSNs between acked and psn
+	if e.asking && (at >= half || at <= (e.psn-e.acked-1)&mask) {
+		e.asking = false // two requests have this PSN: it is not known which one is acknowledged
+	}
+	if at >= half {
+		return
+	}
+	fresh := e.known && at >= e.ahead
+	e.ahead = max(e.ahead, at+takes)
 	if !fresh || e.asking || e.n == keysEach {
 		return
 	}
@@ -141,10 +150,19 @@ func (w *witness) response(s conn.Slot, p []byte, f *hdr.Frame) {
 		e.asking = false // refused, or to be repeated: a later request may show the right
 		return
 	}
-	if !e.known {
-		e.top, e.known = psn, true
+	by := (psn - e.acked) & mask
+	switch {
+	case !e.seen || !e.known && e.ahead > unanswered:
+		return // nobody knows which PSNs requests have had
+	case !e.known && by >= half:
+		e.ahead += mask + 1 - by
+		by = 0
+	case by >= half: // an old one
+		return
 	}
-	if e.asking && !after(e.psn, psn) {
+	reached := e.asking && by >= (e.psn-e.acked)&mask
+	e.known, e.acked, e.ahead = true, psn, e.ahead-min(e.ahead, by)
+	if reached {
 		e.asking = false
 		e.shown[e.n] = e.of
 		e.n++

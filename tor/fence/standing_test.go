@@ -3,6 +3,7 @@ package fence
 import (
 	"encoding/binary"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,6 +85,18 @@ func TestStanding(t *testing.T) {
 		"behind, and sent as another":  {[]func() []byte{write, send, ack(psn)}, false},
 		"in a READ's answer":           {[]func() []byte{put(hdr.ReadRequest, psn, key, 1024), put(hdr.WriteOnly, psn+1, key, 8), ack(psn + 1)}, false},
 		"in the longest READ's answer": {[]func() []byte{put(hdr.ReadRequest, psn, key, 1<<31), put(hdr.WriteOnly, psn+1, key, 8), ack(psn + 1)}, false},
+		"old, behind such a READ":      {[]func() []byte{put(hdr.ReadRequest, psn, key, 1<<31), put(hdr.WriteOnly, psn-1, key, 8), ack(psn)}, false},
+		"in a READ's answer too long":  {[]func() []byte{put(hdr.ReadRequest, psn, key, 3<<30), put(hdr.WriteOnly, psn+1, key, 8), ack(psn + 1)}, false},
+		"far ahead":                    {[]func() []byte{send, put(hdr.SendOnly, psn+1, 0, 8), put(hdr.WriteOnly, psn+1+1<<23, key, 8), ack(psn)}, false},
+		"old, once around":             {[]func() []byte{put(hdr.SendOnly, psn+0x600000, 0, 8), put(hdr.SendOnly, psn+0xC00000, 0, 8), put(hdr.SendOnly, psn-3, 0, 8), put(hdr.WriteOnly, psn-2, key, 8), ack(psn - 1)}, false},
+		"old, behind dropped READs":    {[]func() []byte{broken(put(hdr.ReadRequest, psn, key, 1<<31)), broken(put(hdr.ReadRequest, psn+1<<23, key, 1<<31-1024)), put(hdr.WriteOnly, psn-2, key, 8), ack(psn - 1)}, false},
+		"before the first answer, and sent as another": {[]func() []byte{send, ack(psn - 1), write, ack(psn)}, false},
+		"before the first answer, and again later":     {[]func() []byte{send, ack(psn - 1), put(hdr.WriteOnly, psn+1, key, 8), ack(psn + 1)}, true},
+		"behind an old answer":                         {[]func() []byte{send, ack(psn), put(hdr.WriteOnly, psn+1, key, 8), ack(psn - 1)}, false},
+		"at the start, behind an old one": {[]func() []byte{put(hdr.SendOnly, psn-1<<23+2, 0, 8), send, put(hdr.SendOnly, psn+1, 0, 8), put(hdr.SendOnly, psn+2, 0, 8),
+			put(hdr.SendOnly, psn+3, 0, 8), ack(psn), put(hdr.WriteOnly, psn+3, key, 8), ack(psn + 3)}, false},
+		"at the start, as one unseen":  {[]func() []byte{put(hdr.SendOnly, psn+5, 0, 8), ack(psn), put(hdr.WriteOnly, psn+2, key, 8), ack(psn + 2)}, false},
+		"before the first answer, old": {[]func() []byte{put(hdr.SendOnly, psn-5, 0, 8), ack(psn - 1), put(hdr.WriteOnly, psn-2, key, 8), ack(psn - 1)}, false},
 		"which the server drops":       {[]func() []byte{broken(write), send, ack(psn)}, false},
 		"with a wrong CRC":             {[]func() []byte{broken(write), ack(psn)}, false},
 		"in front of all":              {[]func() []byte{put(hdr.WriteOnly, psn-0x400000, key, 8), ack(psn)}, false},
@@ -93,7 +106,13 @@ func TestStanding(t *testing.T) {
 		if _, err := eyes.conns.AddStatic(x.Clock.Now(), conn.StaticConn{Client: netip.AddrFrom4(asker), Server: netip.AddrFrom4(theServer), ClientQPN: itsQP, ServerQPN: serversQP}); err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range append([]func() []byte{put(hdr.SendOnly, psn-1, 0, 8), ack(psn - 1)}, c.frames...) {
+		first := []func() []byte{put(hdr.SendOnly, psn-1, 0, 8), ack(psn - 1)}
+		if strings.HasPrefix(name, "before the first answer") {
+			first = first[:1]
+		} else if strings.HasPrefix(name, "at the start") {
+			first = nil
+		}
+		for _, f := range append(first, c.frames...) {
 			b, side := f(), "a"
 			var fr hdr.Frame
 			if hdr.Parse(b, &fr); fr.Op.Has(hdr.IsResponse) {

@@ -33,9 +33,10 @@ import (
 // question has its turn. The next process goes on with all of this, too.
 
 // inquire asks the server which of the operations that connection c carries it has executed. A server that
-// sends answers, but none to the question for giveup=, will never answer it: then the connection fails.
+// sends answers, but none to the question for giveup=, will never answer it: then the connection fails. The time begins
+// anew when the server was silent.
 func (s *carrierSide) inquire(c *flow) {
-	if c.heard.Sub(max(c.loaded, s.n.ledger.bar())) >= clock.Duration(s.cfg.giveup) {
+	if c.heard.Sub(max(c.loaded, s.n.ledger.bar(), s.n.nicOf(c).pulse.awake)) >= clock.Duration(s.cfg.giveup) {
 		s.fail(c)
 		return
 	}

@@ -21,7 +21,9 @@ func (s *Box) Flush(c *graph.Ctx) {
 			f := &n.flows[i]
 			if f.bound {
 				if f.writes > 0 { // they may undo what has crossed: as when another process sent them
-					f.inDoubt, f.repair, n.ledger.barred = true, false, until
+					if f.inDoubt, f.repair, n.ledger.barred = true, false, until; n.halted != nil {
+						n.halted[i] = halt{} // a halt that begins now asks
+					}
 				}
 				continue
 			}

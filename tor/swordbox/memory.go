@@ -549,6 +549,7 @@ var (
 	errLayout = errors.New("what was left is of another version of this program")
 	errFormat = errors.New("the state that was left is damaged, or another version of this program wrote it in a form that this one cannot read. It is not known which connections need it, so frames of none may cross. Start the version that wrote it (with mode=end it ends them all), or end their clients and remove the state")
 	errSave   = errors.New("what was left is damaged")
+	errNICs   = errors.New("a server's answers came from more NICs than this program follows")
 )
 
 // alive stores the time now as this process's last sign of life.

@@ -25,10 +25,10 @@ type nic struct {
 
 // nics are the NICs of a server.
 type nics struct {
-	nic                 // the first
-	others []nic        // the others, of a server with several addresses
-	sides  []uint8      // beside the flows, where there are others: number of the NIC that has the server's end
-	halted []clock.Time // beside the flows, where there are others: when the box ceased to send their operations again; 0: it did not (silent.go)
+	nic            // the first
+	others []nic   // the others, of a server with several addresses
+	sides  []uint8 // beside the flows, where there are others: number of the NIC that has the server's end
+	halted []halt  // beside the flows, where there are others (silent.go)
 	r      *record
 	words  *words
 	looked clock.Time // when spareNIC last looked at all connections
@@ -39,7 +39,7 @@ func (n *nics) init(cfg *settings, r *record, w *words, patience func(*flow) uin
 	n.r, n.words = r, w
 	n.keys.init(0, cfg.shared, patience)
 	if slices.ContainsFunc(cfg.servers, func(one []netip.Addr) bool { return len(one) > 1 }) {
-		n.others, n.sides, n.halted = make([]nic, mostNICs-1), make([]uint8, cfg.conns), make([]clock.Time, cfg.conns)
+		n.others, n.sides, n.halted = make([]nic, mostNICs-1), make([]uint8, cfg.conns), make([]halt, cfg.conns)
 		for i := range n.others {
 			n.others[i].keys.init(uint32(i)+1, cfg.shared, patience)
 		}

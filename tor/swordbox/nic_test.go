@@ -110,3 +110,36 @@ func TestFiveNICs(t *testing.T) {
 		t.Errorf("%d rights are forgotten for want of a place, with %d places", x.keys.forgotten, len(x.keys.k))
 	}
 }
+
+// Five MAC addresses of a server with several are on record, one of them from before servers= joined its addresses. No connection counts as one of a NIC
+// that it does not end at: R_Keys mean other memory there. All are lost, because their operations go over each other's connections.
+func TestFiveNICsOnRecord(t *testing.T) {
+	r, k := keeping(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "conns": "16"})
+	var last *party
+	for nic := range byte(mostNICs) {
+		r.server, r.serverMAC[5] = netip.AddrFrom4([4]byte{10, 9, 0, min(nic+1, 2)}), 0x10+nic
+		r.reach()
+		a, b := r.join(), r.join()
+		r.Advance(time.Millisecond)
+		b.learn(a, 0x7000+8*uint64(nic), 7)
+		last = a
+	}
+	n := (*r.box().nodes.Load())[0]
+	slot, _ := n.conns.Find(conn.AddrFrom(r.server), last.sqpn)
+	n.rows[slot].Server.L2[11] = 0x20
+	bound := r.box().recorded()
+	r.restart(k, false, time.Millisecond, nil)
+	r.Advance(time.Millisecond)
+	if now := r.box().recorded(); now != bound {
+		t.Errorf("%d connections are on record, and were %d", now, bound)
+	}
+	n = (*r.box().nodes.Load())[0]
+	for i := range n.flows {
+		if f := &n.flows[i]; f.synced && !f.gone && n.nicOf(f).mac != answersFrom(&n.rows[i]) {
+			t.Errorf("a connection at %x counts as one at %x", answersFrom(&n.rows[i]), n.nicOf(f).mac)
+		}
+	}
+	if out := last.write(0x5000, 2); len(out.Out["b"]) > 0 {
+		t.Errorf("sent: %s", text(out.Out["b"][0].Bytes))
+	}
+}

@@ -190,10 +190,12 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 	}
 	if why == nil {
 		for i := range n.flows {
-			if n.flows[i].synced {
-				n.endsAt(&n.flows[i], answersFrom(&n.rows[i]), now)
+			if f := &n.flows[i]; f.synced && !n.endsAt(f, answersFrom(&n.rows[i]), now) {
+				why = errNICs
 			}
 		}
+	}
+	if why == nil {
 		why = s.rebuild(n, now)
 	}
 	if why != nil { // all or none: their operations go over each other's connections

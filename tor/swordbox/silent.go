@@ -12,7 +12,8 @@ import (
 // ever:
 //
 //   - When the NIC was silent for mostPause and another one was heard then, the box ceases to send the WRITEs again
-//     (halt). It only asks whether the NIC is there. When the NIC is heard, the box goes on as before.
+//     (halt). It only asks whether the NIC is there. When the NIC is heard, the box goes on as before. If it was in doubt
+//     already what the NIC has executed (doubt.go), or came to be meanwhile, it asks that.
 //   - When lifetime and settle= have passed since, and another NIC was heard then, no copy is under way any more. The
 //     words are released: their values are unknown, and no request to them waits.
 //
@@ -27,8 +28,23 @@ const mostPause = clock.Duration(30 * time.Second)
 // completion timeout, range D). settle= is added to it, for what the operator knows to be longer.
 const lifetime = clock.Duration(68 * time.Second)
 
-// isReleased is the value of nics.halted of a connection whose words were released.
+// halt says of a connection, while it is in doubt, that the box has ceased to send its operations again because its NIC is silent.
+type halt struct {
+	at   clock.Time // when the box ceased; 0: it did not; isReleased: the words were released since
+	asks bool       // it was in doubt before: the server is asked what it has executed before anything is sent again
+}
+
 const isReleased = clock.Never
+
+// excuse does not count the time away, in which the app did not run, as lifetime of what connection f has sent: it may have left only now.
+func (n *nics) excuse(f *flow, away clock.Duration, now clock.Time) {
+	if n.halted == nil {
+		return
+	}
+	if h := &n.halted[n.r.index(f)]; h.at != 0 && h.at != isReleased {
+		h.at = min(h.at.Add(away), now)
+	}
+}
 
 // isMute reports whether the box has ceased to send to a NIC since it was last heard.
 func (x *nic) isMute() bool { return x.mute != 0 && x.pulse.lastHeard <= x.mute }
@@ -43,22 +59,22 @@ func (n *nics) besides(x *nic, t clock.Time) (heard bool) {
 // if nothing else is to be done for c.
 func outlasts(s *carrierSide, c *flow) bool {
 	n, now := s.n, s.c.Now()
-	x, at := n.nicOf(c), &n.halted[n.index(c)]
+	x, h := n.nicOf(c), &n.halted[n.index(c)]
 	if !c.inDoubt {
-		*at = 0
+		*h = halt{}
 	}
 	since := max(c.silent, x.pulse.lastHeard)
 	switch {
-	case *at == isReleased || *at == 0 && (c.silent == 0 || now.Sub(since) < mostPause):
+	case h.at == isReleased || h.at == 0 && (c.silent == 0 || now.Sub(since) < mostPause):
 		return false
-	case *at == 0 && n.besides(x, since.Add(mostPause)):
-		*at, x.mute = now, now
+	case h.at == 0 && n.besides(x, since.Add(mostPause)):
+		*h, x.mute = halt{now, c.inDoubt}, now
 		c.inDoubt, c.repair = true, false
-	case *at != 0 && x.pulse.lastHeard > *at:
-		*at, c.inDoubt = 0, c.gated
+	case h.at != 0 && x.pulse.lastHeard > h.at:
+		h.at, c.inDoubt = 0, c.gated || h.asks
 		return false
-	case *at != 0 && n.besides(x, at.Add(lifetime).Add(s.cfg.settle)):
-		*at, c.loaded = isReleased, now // inquire begins
+	case h.at != 0 && n.besides(x, h.at.Add(lifetime).Add(s.cfg.settle)):
+		h.at, c.loaded = isReleased, now // inquire begins
 		n.release(c)
 		return false
 	}
@@ -66,7 +82,7 @@ func outlasts(s *carrierSide, c *flow) bool {
 		x.hailed = now
 		n.each(func(y *nic) { hail(s, y, c) })
 	}
-	if *at == 0 || c.gated {
+	if h.at == 0 || c.gated {
 		return false
 	}
 	if now.Sub(c.since) >= clock.Duration(s.cfg.giveup)/4 && s.emptyWrite(&c.up, c.longAgo()) { // it may be the only connection to its NIC

@@ -19,10 +19,12 @@ type twoNICs struct {
 	writes     clock.Time // when the WRITE was last sent again
 	mac        [6]byte
 	busy       clock.Duration // how often d writes; 0: never
+	miss       func()         // frames cross without the box
 }
 
 func newTwoNICs(t *testing.T) *twoNICs {
-	s := &twoNICs{rig: newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "alive": "100ms", "giveup": "400ms", "settle": "20s"}), busy: 250e6}
+	r, miss := lateRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "alive": "100ms", "giveup": "400ms", "settle": "20s"})
+	s := &twoNICs{rig: r, busy: 250e6, miss: miss}
 	s.mac = s.serverMAC
 	s.at(1)
 	s.a, s.b = s.join(), s.join()
@@ -72,7 +74,7 @@ func (s *twoNICs) pass(d time.Duration) {
 			var h hdr.Frame
 			hdr.Parse(f.Bytes, &h)
 			switch op := h.Op; {
-			case op == hdr.WriteOnly && h.RETHOf(f.Bytes).VA() == 0x7008 && h.RETHOf(f.Bytes).DMALength() != 0:
+			case op == hdr.WriteOnly && h.RETHOf(f.Bytes).VA()&^0x10 == 0x7008 && h.RETHOf(f.Bytes).DMALength() != 0:
 				s.writes = s.Clock.Now()
 			case op == hdr.CompareSwap && queuePair(f.Bytes) == s.c.sqpn:
 				s.asks = true
@@ -168,4 +170,56 @@ func TestNoWriteToAMuteNIC(t *testing.T) {
 	s.pass(40 * time.Second)
 	s.at(1)
 	same(t, e.cas(0x7010, 7, 8).Out["b"], e.moved(e, hdr.CompareSwap, e.spsn, atomicETH(0x7010, testRKey, 8, 7), nil))
+}
+
+// Frames cross without the box while it has ceased to send a WRITE again, or shortly before, and may change the word. The NIC is asked when it is heard
+// again: the WRITE would undo them.
+func TestFramesCrossAndANICComesBack(t *testing.T) {
+	for _, before := range []time.Duration{20 * time.Second, 45 * time.Second} {
+		s := newTwoNICs(t)
+		s.pass(before)
+		s.miss()
+		s.pass(65*time.Second - before)
+		last := s.writes
+		s.at(1)
+		s.Push("b", s.a.response(hdr.Acknowledge, s.a.spsn-1, aeth(hdr.SynACK, s.a.smsn), nil)) // to a question of whether the NIC is there
+		s.pass(time.Second)
+		if s.writes != last {
+			t.Errorf("frames crossed after %v: the WRITE is sent again, and the server was not asked", before)
+		}
+		s.at(1)
+		same(t, s.a.nak(s.a.spsn, hdr.SynNAKSequence).Out["a"], s.b.nakTo(s.b.psn-1, s.b.msn, hdr.SynNAKSequence))
+	}
+}
+
+// The NIC was silent, and has answered everything. Frames cross without the box behind the next WRITE in the place of an atomic: the NIC is asked.
+func TestFramesCrossBehindASilentNIC(t *testing.T) {
+	s := newTwoNICs(t)
+	s.pass(40 * time.Second)
+	s.at(1)
+	one(t, s.a.ack().Out["a"]) // of the WRITE
+	s.at(1)
+	s.b.learn(s.a, 0x7018, 7)
+	out := s.b.cas(0x7018, 7, 8).Out["b"]
+	if b := one(t, out); queuePair(b) != s.a.sqpn || hdr.Opcode(b[hdr.EthernetLen+hdr.IPv4Len+hdr.UDPLen]) != hdr.WriteOnly {
+		t.Fatal(text(b))
+	}
+	last := s.writes
+	s.miss()
+	if s.pass(time.Second); s.writes != last {
+		t.Error("the WRITE is sent again, and the server was not asked")
+	}
+}
+
+// The process is stopped for longer than a frame can be under way. What it sent last may leave only when it goes on, so the time begins then.
+func TestStoppedWhileANICIsSilent(t *testing.T) {
+	s := newTwoNICs(t)
+	s.pass(40 * time.Second)
+	s.Clock.Set(s.Clock.Now().Add(100 * time.Second))
+	if s.pass(50 * time.Second); s.asks {
+		t.Error("a copy of the WRITE may be under way")
+	}
+	if s.pass(50 * time.Second); !s.asks {
+		t.Error("the word is not free")
+	}
 }

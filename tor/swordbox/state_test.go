@@ -170,7 +170,12 @@ func (r *rig) prove(clients ...*party) {
 	}
 }
 
-func (r *rig) box() *Box { return r.App().(*Box) }
+func (r *rig) box() *Box {
+	if l, ok := r.App().(*late); ok {
+		return l.Box
+	}
+	return r.App().(*Box)
+}
 
 // leave closes a client's connection.
 func (c *party) leave() {

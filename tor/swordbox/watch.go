@@ -193,6 +193,7 @@ func (s *Box) inspectSome(n *node, left int) int {
 		f := &n.flows[n.inspected]
 		if s.round.away > 0 {
 			f.excuse(s.round.away, now)
+			n.nics.excuse(f, s.round.away, now)
 		}
 		switch {
 		case f.lost != 0:
