@@ -110,34 +110,47 @@ func TestAttackOffloadRSTInBreath(t *testing.T) {
 	w.compare()
 }
 
-// TestAttackOffloadGhost: a connection ends in the breath of the frame by which an entry begins, and the rules let nobody open it anew. Nothing of it passes any more.
+// TestAttackOffloadGhost: a connection ends by a RST in the breath of the frame by which an entry begins, and a SYN follows. If the rules let the server open
+// connections, another one takes the place of the first; if not, the first is closed until its time is over. In both cases no entry is left of it, all goes
+// as without the kernel, and in the end nothing passes.
 func TestAttackOffloadGhost(t *testing.T) {
-	w := attackWorld(t, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
-	c := w.conversation(0)
-	c.proto, c.vlan = hdr.ProtoTCP, -1
-	for range 3 {
-		w.goOn(c)
+	for _, rules := range []string{"allow+in:a", "allow+in:a;allow+in:b"} {
+		w := attackWorld(t, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": rules, "tcp-close": "1s", "tcp-half": "1s"}})
+		c := w.conversation(0)
+		c.proto, c.vlan = hdr.ProtoTCP, -1
+		for range 3 {
+			w.goOn(c)
+		}
+		// The server's data, its RST, and a SYN.
+		at := c.next
+		w.both(1, w.attackFrame(c, 1, nil), w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload = 0x14, 0 }),
+			w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload, d.ack = 2, 0, 0 }))
+		entries := func() {
+			t.Helper()
+			if r, _ := w.fast.inst.Ahead(); r.Entries != 0 {
+				t.Errorf("%s: %d entries", rules, r.Entries)
+			}
+		}
+		entries()
+		c.next = [2]uint32{at[0], at[1] + 10}
+		w.push(1, w.attackFrame(c, 1, nil))
+		w.push(0, w.attackFrame(c, 0, func(d *datagram) { d.flags, d.payload = 0x14, 0 }))
+		w.push(1, w.attackFrame(c, 1, nil))
+		entries()
+		for range 15 { // for longer than tcp-close= and tcp-half=
+			time.Sleep(100 * time.Millisecond)
+			w.plain.state(now())
+			w.fast.state(now())
+		}
+		if out := w.push(1, w.attackFrame(c, 1, nil)); len(out[0]) > 0 {
+			t.Errorf("%s: a stranger's segment of no connection passes", rules)
+		}
+		if conns, _ := w.fast.state(now()); len(conns) != 0 {
+			t.Errorf("%s: %d connections", rules, len(conns))
+		}
+		entries()
+		w.compare()
 	}
-	// The server's data, its RST, and a SYN, which it must not send.
-	at := c.next
-	w.both(1, w.attackFrame(c, 1, nil), w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload = 0x14, 0 }),
-		w.attackFrame(c, 1, func(d *datagram) { d.flags, d.payload, d.ack = 2, 0, 0 }))
-	conns, _ := w.fast.state(now())
-	r, _ := w.fast.inst.Ahead()
-	if len(conns) != 0 || r.Entries != 0 {
-		t.Errorf("%d connections, %d entries", len(conns), r.Entries)
-	}
-	c.next = [2]uint32{at[0], at[1] + 10}
-	if out := w.fast.frame(now(), 1, w.attackFrame(c, 1, nil)); len(out[0]) > 0 {
-		t.Error("a stranger's segment of no connection passes")
-	}
-	if out := w.fast.frame(now(), 0, w.attackFrame(c, 0, func(d *datagram) { d.flags, d.payload = 0x14, 0 })); len(out[1]) > 0 {
-		t.Error("the client's RST passes")
-	}
-	if out := w.fast.frame(now(), 1, w.attackFrame(c, 1, nil)); len(out[0]) > 0 {
-		t.Error("a stranger's segment of no connection passes, behind the client's RST")
-	}
-	w.push(1, w.attackFrame(c, 1, nil))
 }
 
 // TestAttackOffloadReport: whoever asks for the flows while the program is taken off gets an answer, or an error.
