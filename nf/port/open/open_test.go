@@ -175,6 +175,14 @@ func TestPortsRefuse(t *testing.T) {
 	}
 }
 
+// Ports of a kind that a program adds itself have that program's arguments.
+func TestOwnKinds(t *testing.T) {
+	spec := &graph.Spec{Ports: map[string]graph.PortSpec{"a": {Kind: "ring"}, "b": {Kind: "ring"}, "c": {Kind: "file", Args: graph.Args{"dev": "eth1"}}, "d": {Kind: AFXDP, Args: graph.Args{"dev": "eth1"}}}}
+	if err := Valid(spec); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestStart: what is wrong is said before anything is opened; a graph whose interface goes away ends by itself, and is stopped as
 // any other.
 func TestStart(t *testing.T) {
