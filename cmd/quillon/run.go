@@ -215,7 +215,7 @@ func newRunCmd() *cobra.Command {
 		Long:  runLong,
 		Example: `  quillon run --inline eth1,eth2 --nf clover-steer,servers=192.0.2.1,keys=1024
   quillon run middlebox.yaml --name rack7
-  quillon run --inline eth1,eth2 --nf swordbox --state /dev/shm/rack7.state
+  quillon run --inline eth1,eth2 --nf swordbox --state /run/rack7.state
   quillon run --inline eth1,eth2 --nf swordbox --user nobody --watchdog 5s
   quillon run middlebox.yaml --dry-run
   quillon run router.yaml --p4runtime unix --metrics 127.0.0.1:9100

@@ -211,14 +211,21 @@ func (w *twin) changeTable(r random, t p4.TableInfo, have handles) {
 }
 
 // payload is a frame whose bytes are likely to be what entries and cases ask for.
-func (r random) payload() []byte {
-	b := make([]byte, 14+r.IntN(120))
+func (r random) payload() []byte { return r.bytes(14 + r.IntN(120)) }
+
+// bytes are n bytes, small ones, 0 and 0xff more often than others.
+func (r random) bytes(n int) []byte {
+	b := make([]byte, n)
 	for i := range b {
 		switch r.IntN(4) {
 		case 0:
 			b[i] = byte(r.IntN(256))
 		case 1:
 			b[i] = byte(r.IntN(3))
+		case 2:
+			if r.IntN(3) == 0 {
+				b[i] = 0xff
+			}
 		}
 	}
 	return b

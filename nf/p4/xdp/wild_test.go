@@ -273,20 +273,7 @@ func (r random) wildPayload(headers []int) []byte {
 	case 1:
 		n = r.IntN(1500)
 	}
-	b := make([]byte, min(max(14, n-2), 2900))
-	for i := range b {
-		switch r.IntN(4) {
-		case 0:
-			b[i] = byte(r.IntN(256))
-		case 1:
-			b[i] = byte(r.IntN(3))
-		case 2:
-			if r.IntN(3) == 0 {
-				b[i] = 0xff
-			}
-		}
-	}
-	return b
+	return r.bytes(min(max(14, n-2), 2900))
 }
 
 // write does to both switches what a controller may do at any time.
