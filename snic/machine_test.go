@@ -499,8 +499,6 @@ func machine(t *testing.T, rt *rapid.T, total map[string]int, workers int) {
 			rt.Skip(err) // more regions than there are: it does not fit
 		}
 		w.versions = append(w.versions, v)
-		if rapid.IntRange(0, 3).Draw(rt, "the next one at once") > 0 {
-		}
 	}
 	uids := func(v *version) []uint32 { return slices.Sorted(maps.Keys(v.runs)) }
 	rt.Repeat(map[string]func(*rapid.T){

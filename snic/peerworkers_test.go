@@ -51,13 +51,12 @@ func sequence(src byte, flow, n int) []byte {
 
 // streams are what was sent of each flow of each source, and came out.
 type streams struct {
-	t           *testing.T
-	r           *rack
-	number      int // of flows of a source
-	next        [5]int
-	sent, last  map[[2]int]int
-	out, counts [5]int // frames, and of those the numbers that state gave
-	came        int
+	t          *testing.T
+	r          *rack
+	number     int // of flows of a source
+	next       [5]int
+	sent, last map[[2]int]int
+	out        [5]int // frames
 }
 
 func (f *streams) send(src int) {
@@ -240,9 +239,9 @@ func TestPeerWorkersDeploy(t *testing.T) {
 				case 1:
 					r.start(i, texts[i])
 				case 2:
-					letter := "mo"[rng.IntN(2)]
+					speed := []string{"6Mbit", "9Mbit"}[rng.IntN(2)]
 					for k, m := range r.members {
-						texts[k] = strings.Replace(trio([]int{2, 3, 8}[k]), "letter: n", "letter: n, note: "+string(letter), 0)
+						texts[k] = strings.Replace(trio([]int{2, 3, 8}[k]), "letter: n}", "letter: n}, throughput: "+speed, 1)
 						texts[k] = strings.Replace(texts[k], "carol: {}", fmt.Sprintf("carol: {weight: %d}", 1+rng.IntN(2)), 1)
 						args := graph.Args{"deployment": texts[k], "pool-port": "p14", "idle": "15ms", "fair": "off", "store": "4M"}
 						if err := m.player().Set(args); err != nil {

@@ -588,9 +588,9 @@ func (m maker) change(b []byte, fields effect.Field) []byte {
 func (m maker) longer(b []byte) []byte {
 	var l hdr.Layers
 	if hdr.Walk(b, &l) && l.L4 > 0 && !l.Fragment && (l.Proto == hdr.ProtoTCP || l.Proto == hdr.ProtoUDP) && fieldsOf(b)[l.L4] == effect.Ports {
-		u, n := hdr.UDP(b[l.L4:]), 4*m.IntN(100)
+		n := 4 * m.IntN(100)
 		b = slices.Insert(b, l.End-min(4, l.End-l.L4-hdr.UDPLen), m.bytes(n)...) // in front of an ICRC
-		if u = hdr.UDP(b[l.L4:]); l.Proto == hdr.ProtoUDP {
+		if u := hdr.UDP(b[l.L4:]); l.Proto == hdr.ProtoUDP {
 			u.SetLen(u.Len() + uint16(n))
 		}
 		if l.EtherType == hdr.EtherIPv4 {

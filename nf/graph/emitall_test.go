@@ -13,7 +13,6 @@ import (
 // that begins with "2" one of its own.
 type sender struct {
 	all  bool
-	pool *packet.Pool
 	bufs []*packet.Buf
 }
 

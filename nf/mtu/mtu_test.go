@@ -19,11 +19,6 @@ import (
 	"github.com/quillon/quillon/nf/packet"
 )
 
-var (
-	here  = net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	there = net.HardwareAddr{2, 0, 0, 0, 0, 2}
-)
-
 // ends are the layers in front of an IPv4 or IPv6 payload, behind VLAN tags.
 func ends(six bool, vlans ...uint16) []gopacket.SerializableLayer {
 	if six {

@@ -21,15 +21,14 @@ var stdFields = arr{arr{"ingress_port", 9}, arr{"egress_spec", 9}, arr{"egress_p
 
 // source is a program under construction.
 type source struct {
-	types, headers, actions, states obj
-	order                           arr
-	extra                           obj
-	ingress, egress                 obj
-	deparse                         arr
-	ids                             int
-	listActions                     arr
-	listTypes, listHeaders          arr
-	listStates                      arr
+	order                  arr
+	extra                  obj
+	ingress, egress        obj
+	deparse                arr
+	ids                    int
+	listActions            arr
+	listTypes, listHeaders arr
+	listStates             arr
 }
 
 func newSource() *source {

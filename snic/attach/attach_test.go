@@ -53,18 +53,17 @@ type member struct {
 
 // rack is a switch and boards, in virtual time.
 type rack struct {
-	t     *testing.T
-	tor   *member
-	all   [Number + 1]*member
-	now   clock.Duration
-	wire  []parcel
-	net   []parcel
-	rng   *rand.Rand
-	out   map[string][]graphtest.Frame
-	drop  map[string]int
-	inc   uint64
-	text  string
-	extra graph.Args
+	t    *testing.T
+	tor  *member
+	all  [Number + 1]*member
+	now  clock.Duration
+	wire []parcel
+	net  []parcel
+	rng  *rand.Rand
+	out  map[string][]graphtest.Frame
+	drop map[string]int
+	inc  uint64
+	text string
 }
 
 type parcel struct {

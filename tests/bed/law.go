@@ -168,9 +168,9 @@ func (p judge) allows(q *Queue, r *record, class Class) string {
 	switch {
 	case r.Op == rnic.OpSend, need != 0 && r.Op != rnic.OpWriteImm && len(r.data) == 0, r.Op == rnic.OpWriteImm && len(r.data) == 0:
 	case r.Op == rnic.OpSendInv:
-		valid, invalid = p.was(r)
+		valid, _ = p.was(r)
 		if q.Domain != r.region.Domain || !r.region.Fast && r.region.Window != rnic.WindowType2B || r.foreign() {
-			valid, invalid = false, true
+			valid = false
 		}
 		if p.w.Profile == rnic.RXE {
 			valid = true // class J: it is acknowledged

@@ -26,7 +26,6 @@ type rogue struct {
 	b             *Bed
 	c             *Client
 	cl            *clover.Cluster
-	slab          int
 	rng           *rand.Rand
 	qp            *rnic.QP
 	next          clock.Time // of its strike, or its next connection

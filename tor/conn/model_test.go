@@ -33,13 +33,13 @@ type end struct {
 
 type connRow struct {
 	connection
-	state                         State
-	replied, ready, waits, closed bool
-	ender                         [2]bool // a DisconnectRequest came from the server, from the client
-	last                          clock.Time
-	rival                         *connRow // the newest that waits for its queue pairs
-	until                         clock.Time
-	slot                          Slot
+	state                 State
+	replied, ready, waits bool
+	ender                 [2]bool // a DisconnectRequest came from the server, from the client
+	last                  clock.Time
+	rival                 *connRow // the newest that waits for its queue pairs
+	until                 clock.Time
+	slot                  Slot
 }
 
 // gone drops r, and remembers its names if it was closing.

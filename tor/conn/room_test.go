@@ -37,9 +37,9 @@ func TestRoom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows := rapid.IntRange(1, 9).Draw(t, "rows")
 		type row struct {
-			n                           int
-			last                        clock.Time
-			paired, pinned, goes, isNew bool
+			n                    int
+			last                 clock.Time
+			paired, pinned, goes bool
 		}
 		var all []*row
 		bySlot := map[Slot]*row{}

@@ -27,7 +27,6 @@ type steerer struct {
 	layout func() Layout
 	node   [4]byte // address of the memory node
 
-	pending                  map[uint32]uint64  // by destination QPN: key of the last WRITE
 	tails                    map[uint64]Pointer // by key
 	keyOf                    map[uint64]Pointer // by address: the entry written there
 	keys                     map[uint64]uint64  // by address: its key

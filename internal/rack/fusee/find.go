@@ -208,10 +208,10 @@ func (s lookup) keysDone(now clock.Time) {
 		s.end(now, nil)
 	case s.res.Kind == Delete:
 		s.res.Found = true
-		snapshot{s.session}.decide(now, live.pos, live.w, makeSlot(0, s.piece.Size, s.piece.At).tomb(), thenWrite)
+		snapshot(s).decide(now, live.pos, live.w, makeSlot(0, s.piece.Size, s.piece.At).tomb(), thenWrite)
 	default:
 		s.res.Found = true
-		snapshot{s.session}.decide(now, live.pos, live.w, s.word(), thenWrite)
+		snapshot(s).decide(now, live.pos, live.w, s.word(), thenWrite)
 	}
 }
 
@@ -243,24 +243,24 @@ func (s lookup) insert(now clock.Time, live, other *entry) {
 	switch {
 	case live != nil && s.at >= 0:
 		c.stats.Withdrawn++
-		snapshot{s.session}.decide(now, s.at, s.word()|tentative, s.word().tomb(), thenWithdraw)
+		snapshot(s).decide(now, s.at, s.word()|tentative, s.word().tomb(), thenWithdraw)
 	case live != nil:
 		s.res.Found, s.res.Got = true, s.was
 		s.end(now, nil)
 	case other != nil && s.at >= 0 && other.pos > s.at:
-		snapshot{s.session}.decide(now, other.pos, other.w, other.w.tomb(), thenKill)
+		snapshot(s).decide(now, other.pos, other.w, other.w.tomb(), thenKill)
 	case other != nil:
 		if s.seen != other.w {
 			s.seen, s.seenAt = other.w, now
 		}
 		if now.Sub(s.seenAt) > c.cfg.FailAfter {
-			snapshot{s.session}.decide(now, other.pos, other.w, other.w.tomb(), thenKill)
+			snapshot(s).decide(now, other.pos, other.w, other.w.tomb(), thenKill)
 			return
 		}
 		c.stats.Waited++
 		s.do(now, stepFind)
 	case s.at >= 0:
-		snapshot{s.session}.decide(now, s.at, s.word()|tentative, s.word(), thenCommit)
+		snapshot(s).decide(now, s.at, s.word()|tentative, s.word(), thenCommit)
 	default:
 		pos, w, ok := s.hole()
 		if !ok {
@@ -271,7 +271,7 @@ func (s lookup) insert(now clock.Time, live, other *entry) {
 		if !c.cfg.Blind {
 			x |= tentative
 		}
-		snapshot{s.session}.decide(now, pos, w, x, thenPlace)
+		snapshot(s).decide(now, pos, w, x, thenPlace)
 	}
 }
 

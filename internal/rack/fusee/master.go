@@ -49,7 +49,6 @@ type Master struct {
 	step    masterStep
 	suspect int
 	since   clock.Time
-	failed  bool
 	old     uint32 // members in the view before
 	sub     int
 	off     int

@@ -80,7 +80,7 @@ type snapshot struct{ *session }
 // decide begins a round.
 func (s snapshot) decide(now clock.Time, pos int, old, new slot, then after) {
 	if now.Sub(s.readAt) > s.c.cfg.FailAfter/2 {
-		lookup{s.session}.stale(now)
+		lookup(s).stale(now)
 		return
 	}
 	s.round = round{sub: s.h.sub, pos: pos, old: old, new: new, then: then}

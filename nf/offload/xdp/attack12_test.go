@@ -19,13 +19,12 @@ func told12(t testing.TB, apps []string, args map[string]graph.Args) *world {
 
 // tcp12 is a connection with window scaling.
 type tcp12 struct {
-	w        *world
-	mac      [2][6]byte
-	addr     [2][4]byte
-	port     [2]uint16
-	next     [2]uint32
-	win      uint16
-	lastFail string
+	w    *world
+	mac  [2][6]byte
+	addr [2][4]byte
+	port [2]uint16
+	next [2]uint32
+	win  uint16
 }
 
 func newTCP12(w *world) *tcp12 {

@@ -144,7 +144,6 @@ type conversation struct {
 	public           [4]byte // as the server sees the client; zero: it has seen nothing
 	pport            uint16
 	next             [2]uint32 // sequence numbers, of client and server
-	acked            [2]uint32
 	step             int
 	behind           [4]byte // who answers in the server's place; zero: the server
 }

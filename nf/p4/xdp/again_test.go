@@ -14,8 +14,7 @@ import (
 // stopping is a twin whose only table stops, and the time of its app.
 type stopping struct {
 	*twin
-	kind string
-	at   clock.Time
+	at clock.Time
 }
 
 func (s *stopping) entry(key, mask uint64, priority int32) p4.Entry {

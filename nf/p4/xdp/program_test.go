@@ -509,11 +509,9 @@ func (a *author) program() []byte {
 	a.types = append(a.types, obj{"name": "standard_metadata_t", "id": a.id(), "fields": stdFields})
 	a.headers = append(a.headers, obj{"name": "standard_metadata", "id": a.id(), "header_type": "standard_metadata_t", "metadata": true})
 	length := field{"standard_metadata", "packet_length", 32}
-	for _, f := range []field{{"standard_metadata", "ingress_port", 9}, length, length, length, {"standard_metadata", "egress_port", 9},
-		{"standard_metadata", "parser_error", 32}, {"standard_metadata", "ingress_global_timestamp", 48},
-		{"standard_metadata", "egress_global_timestamp", 48}, {"standard_metadata", "enq_timestamp", 32}, {"standard_metadata", "checksum_error", 1}, specField} {
-		a.fields = append(a.fields, f)
-	}
+	a.fields = append(a.fields, field{"standard_metadata", "ingress_port", 9}, length, length, length, field{"standard_metadata", "egress_port", 9},
+		field{"standard_metadata", "parser_error", 32}, field{"standard_metadata", "ingress_global_timestamp", 48},
+		field{"standard_metadata", "egress_global_timestamp", 48}, field{"standard_metadata", "enq_timestamp", 32}, field{"standard_metadata", "checksum_error", 1}, specField)
 	a.header("meta", true)
 	if a.IntN(2) == 0 {
 		a.variable = pick(a, []string{"h2", "h2", "h3"})
