@@ -105,11 +105,17 @@ func TestWorkAlone(t *testing.T) {
 		}
 		return clk.Now().Sub(start)
 	}
-	visits := took(func() error { return inst.Visit("s", 0, func(graph.App) {}) })
-	works := took(func() error {
-		return inst.Work("s", 0, func(graph.App, clock.Duration) bool { return false })
-	})
-	if works > 4*visits+100_000_000 { // it may be preempted every 10 ms
+	var visits, works clock.Duration
+	for range 10 { // other programs may have the processor in some of them
+		visits = took(func() error { return inst.Visit("s", 0, func(graph.App) {}) })
+		works = took(func() error {
+			return inst.Work("s", 0, func(graph.App, clock.Duration) bool { return false })
+		})
+		if works <= 4*visits+100_000_000 { // it may be preempted every 10 ms
+			break
+		}
+	}
+	if works > 4*visits+100_000_000 {
 		t.Errorf("%d orders took %v by Work, %v by Visit", orders, works, visits)
 	}
 	cancel()
