@@ -18,7 +18,7 @@ const mostNICs = 4
 // nic is what is known of one NIC of a server.
 type nic struct {
 	keys         keys
-	pulse        pulse      // trip and asks are those of the first NIC, for all
+	pulse        pulse      // trip is that of the first NIC, for all
 	mac          uint64     // address that its answers come from; 0: none yet
 	mute, hailed clock.Time // when the box last ceased to send to it, and when it last asked whether its NICs are there (silent.go)
 }
@@ -134,7 +134,7 @@ func (n *nics) spareNIC(now clock.Time) *nic {
 	for side := range uint8(mostNICs) {
 		if x := n.nicAt(side); !used[side] {
 			x.keys.clear()
-			x.pulse, x.mac, x.mute = pulse{trip: x.pulse.trip, asks: x.pulse.asks}, 0, 0
+			x.pulse, x.mac, x.mute = pulse{trip: x.pulse.trip}, 0, 0
 			return x
 		}
 	}

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/tor/conn"
 )
@@ -141,5 +143,54 @@ func TestFiveNICsOnRecord(t *testing.T) {
 	}
 	if out := last.write(0x5000, 2); len(out.Out["b"]) > 0 {
 		t.Errorf("sent: %s", text(out.Out["b"][0].Bytes))
+	}
+}
+
+// hailer is the app with something that its next Tick does first.
+type hailer struct {
+	*Box
+	do func()
+}
+
+func (h *hailer) Tick(c *graph.Ctx) clock.Time {
+	if do := h.do; do != nil {
+		h.do, h.c = nil, c
+		h.own((*h.nodes.Load())[0])
+		do()
+		h.release()
+	}
+	return h.Box.Tick(c)
+}
+
+// Each NIC is asked over all of its connections by turns, wherever these have their places among 32.
+func TestHailTakesTurns(t *testing.T) {
+	var app *hailer
+	kind := *Kind()
+	kind.New = func(env graph.Env, args graph.Args) (graph.App, error) {
+		x, err := newApp(env, args)
+		app = &hailer{Box: x.(*Box)}
+		return app, err
+	}
+	r := newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "conns": "32", "idle": "1h"})
+	r.Test = graphtest.New(t, kind, r.args)
+	mac := r.serverMAC
+	for k := range 32 {
+		nic := byte(1 + k/16)
+		r.server, r.serverMAC = netip.AddrFrom4([4]byte{10, 9, 0, nic}), mac
+		r.serverMAC[5] = nic
+		r.client().connect().warm()
+	}
+	n := (*app.nodes.Load())[0]
+	if n.conns.Top() != 32 {
+		t.Fatal(n.conns.Top())
+	}
+	for range 4 { // 32 connections, eight at a time
+		app.do = func() { n.each(func(x *nic) { hail(&app.carriers, x, nil) }) }
+		r.Advance(2 * time.Duration(tick))
+	}
+	for i := range n.flows {
+		if n.flows[i].asked == 0 {
+			t.Errorf("connection %d of NIC %d is not asked", i, n.sides[i])
+		}
 	}
 }
