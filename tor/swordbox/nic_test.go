@@ -42,6 +42,81 @@ func TestTwoNICs(t *testing.T) {
 	same(t, b.cas(va, 7, 7).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 7, 7), nil))
 }
 
+// A server has two addresses, and all its answers come from one MAC address. Where no router is between, they are of one NIC, whose clients share
+// connections. Behind a router, which has that MAC address, they may be of two NICs, and the same R_Key may mean other memory at each: also when the router
+// has other servers' answers, and after a restart.
+func TestOneMAC(t *testing.T) {
+	const va = 0x7008
+	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
+	for _, c := range []struct {
+		hops uint8
+		one  bool
+	}{{64, true}, {255, true}, {1, true}, {63, false}, {254, false}, {62, false}} {
+		r, k := keeping(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "conns": "16"})
+		r.hops, r.server = c.hops, first
+		a, b := r.join(), r.join()
+		b.learn(a, va, 1)
+		r.server = other
+		if !c.one {
+			r.reach()
+		}
+		d, e := r.client().connect().proven(), r.client().connect().proven()
+		r.Advance(time.Millisecond)
+		out := one(t, d.cas(va, 9, 9).Out["b"])
+		if over := queuePair(out); (over == a.sqpn) != c.one {
+			t.Fatalf("%d hops left: goes over queue pair %#x", c.hops, over)
+		}
+		if c.one {
+			continue
+		}
+		one(t, d.atomicAck(5).Out["a"])
+		d.msn++
+		// The clients of one NIC share.
+		r.Advance(time.Millisecond)
+		same(t, e.cas(va, 9, 9).Out["b"], e.moved(d, hdr.WriteOnly, d.spsn, reth(va, testRKey, 8), little(5)))
+		one(t, d.ack().Out["a"])
+		e.msn++
+		// What is known of the word stays known when another client connects.
+		g := r.client().connect().proven()
+		r.Advance(time.Millisecond)
+		same(t, g.cas(va, 9, 9).Out["b"], g.moved(d, hdr.WriteOnly, d.spsn, reth(va, testRKey, 8), little(5)))
+		one(t, d.ack().Out["a"])
+		r.restart(k, false, time.Millisecond, nil)
+		r.Advance(time.Millisecond)
+		n := (*r.box().nodes.Load())[0]
+		for i := range n.flows {
+			f := &n.flows[i]
+			if !f.synced {
+				continue
+			}
+			for j := range n.flows {
+				if g := &n.flows[j]; g.synced && (n.nicOf(f) == n.nicOf(g)) != (n.row(f).Server.Addr == n.row(g).Server.Addr) {
+					t.Errorf("after a restart connections to %v and %v are of one NIC: %v", n.row(f).Server.Addr, n.row(g).Server.Addr, n.nicOf(f) == n.nicOf(g))
+				}
+			}
+		}
+	}
+}
+
+// Behind a router there is a NIC for each of mostNICs addresses.
+func TestNICsBehindARouter(t *testing.T) {
+	r := newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2=10.9.0.3=10.9.0.4", "conns": "16"})
+	r.hops = 60
+	n := func() *node { return (*r.box().nodes.Load())[0] }
+	seen := map[*nic]bool{}
+	for k := range byte(4) {
+		r.server = netip.AddrFrom4([4]byte{10, 9, 0, k + 1})
+		c := r.client().connect().proven()
+		slot, _ := n().conns.Find(conn.AddrFrom(r.server), c.sqpn)
+		if f := &n().flows[slot]; !f.trusted || seen[n().nicOf(f)] {
+			t.Errorf("NIC %d: followed %v, of its own %v", k, f.trusted, !seen[n().nicOf(f)])
+		} else {
+			seen[n().nicOf(f)] = true
+		}
+		r.Advance(2 * time.Duration(tick))
+	}
+}
+
 // The way to one NIC is interrupted for longer than giveup=, while the other one answers. No connection of the first one fails.
 func TestOneNICIsSilent(t *testing.T) {
 	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
