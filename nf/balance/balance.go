@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/quillon/quillon/nf/arg"
-	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/counter"
 	"github.com/quillon/quillon/nf/effect"
 	"github.com/quillon/quillon/nf/flow"
@@ -32,6 +31,7 @@ const (
 	reasonNobody
 	reasonForeign
 	reasonCheck
+	reasonAnew
 	numReasons
 )
 
@@ -43,6 +43,7 @@ var reasons = [numReasons]counter.Def{
 	reasonFrom:      {Name: "from-backend", Help: "a backend's packet got the virtual address"},
 	reasonNobody:    {Name: "no-backend", Help: "no backend of that family is up: dropped"},
 	reasonForeign:   {Name: "foreign", Help: "from a backend and its service's port, and no connection that it was chosen for: passed"},
+	reasonAnew:      {Name: "begins-elsewhere", Help: "of a backend that gets no new connections, and begins one in the place of a former one: dropped, the client's next SYN goes to another one"},
 	reasonCheck:     {Name: "to-the-box", Help: "of a backend to the box's own address: an answer to a check, a question for that address, or of no use; it ends here"},
 }
 
@@ -80,8 +81,10 @@ VLAN tags stay. All else passes: ICMP, fragments, and datagrams with IPv4 option
 or IPv6 extension headers, too.
 
 A connection keeps its backend while the backend is there and not down, also when
-others come and go. A client's SYN behind half a second of silence begins another
-connection, which goes to no backend that drains or was found down. When there is no
+others come and go. A client's SYN behind half a second of silence may begin another
+connection, which goes to no backend that drains or was found down, if the former one is
+over: both ends closed it, or a reset did, or its backend answers the SYN as the first of
+a new connection, or not at all (then the next SYN goes elsewhere). When there is no
 place to remember a connection, or another worker sees its answers, it goes where the
 lookup table says; then it moves when that changes, which is about one in as many
 connections as there are backends.
@@ -139,7 +142,7 @@ type settings struct {
 	backends backendList   `arg:"backends" default:"none" help:"IP@MAC[*WEIGHT][/drain or /down], joined by +; can be changed while running"`
 	mac      [6]byte       `arg:"mac" default:"the backend's" help:"source MAC address of answers"` // zero: as it is
 	size     int           `arg:"size" range:"3..2^22" help:"places in the lookup table: a prime, 100 times the backends or more"`
-	conns    int           `arg:"conns" range:"1..2^24" help:"connections that there is room for, about 55 bytes each"`
+	conns    int           `arg:"conns" range:"1..2^24" help:"connections that there is room for, about 70 bytes each"`
 	idle     time.Duration `arg:"idle" range:"1ns.." help:"a connection without traffic for so long makes room for another"`
 	offload  bool          `arg:"offload" words:"off on" help:"on: frames of connections that have a place cross in the kernel over IPv4, where ports, one worker and the other functions allow it; off: all come here"`
 	checks
@@ -264,20 +267,6 @@ func (b *balance) choose(family int, hash uint64) uint16 {
 	return first
 }
 
-// again is how long a connection has been silent when a SYN of its client begins a new one from the same port. An earlier
-// SYN may be the same one, doubled by the network: a TCP repeats a SYN after 1 s or more (RFC 6298 2.1). Such a repetition
-// may go to another backend, because the connection has not begun.
-const again = 500 * time.Millisecond
-
-// fresh reports whether a client's segment l4 begins a new connection in the place of another one whose backend gets no new
-// connections.
-func (b *balance) fresh(l4 []byte, c *conn, now clock.Time) bool {
-	if hdr.TCP(l4).Flags()&(hdr.TCPSyn|hdr.TCPAck) != hdr.TCPSyn || b.backends[c.backend].state == up && b.alive(c.backend) {
-		return false
-	}
-	return now.Sub(b.conns.since(b, b.place, now, again)) > again
-}
-
 // Takes implements graph.Reconfigurer.
 func (b *balance) Takes(args graph.Args) bool {
 	s, err := parse(args)
@@ -344,7 +333,7 @@ func (b *balance) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 			r = b.one(c, in, frame, &d)
 		}
 		switch r {
-		case reasonNobody:
+		case reasonNobody, reasonAnew:
 			c.Drop(x, r)
 			continue
 		case reasonTo, reasonFrom:
@@ -412,7 +401,7 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.R
 			switch {
 			case other != nobody:
 				b.conns.withdraw(b.place)
-				who, place.backend = other, other
+				who, place.backend, place.life = other, other, 0
 			case fresh:
 				return reasonNobody
 			}
@@ -425,6 +414,9 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.R
 	if in == 1 {
 		if who != from {
 			return reasonForeign
+		}
+		if b.place >= 0 && d.Proto == hdr.ProtoTCP && !b.conns.At(b.place).Val.answers(l4) {
+			return reasonAnew
 		}
 		if b.mac != [6]byte{} {
 			eth.SetSrc(b.mac)

@@ -26,7 +26,10 @@ func (k *connKey) hash() uint64 {
 // conn is what is known of a connection.
 type conn struct {
 	backend uint16
+	life    life
 	flows   offload.Flows // in the kernel
+	ack     uint32        // of TCP: the acknowledgement number of the backend's newest segment
+	fin     uint32        // of TCP, with clientFinished: the acknowledgement number that covers the client's FIN
 	seen    clock.Time
 }
 

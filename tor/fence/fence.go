@@ -268,6 +268,15 @@ func (a *app) remove(_ *graph.Ctx, _ int, k []table.Cond) error {
 	return nil
 }
 
+var _ graph.Flusher = (*app)(nil)
+
+// Flush implements graph.Flusher.
+func (a *app) Flush(c *graph.Ctx) {
+	if a.eyes != nil {
+		a.eyes.miss(c.Now())
+	}
+}
+
 // Push implements graph.App.
 func (a *app) Push(c *graph.Ctx, in int, b *packet.Batch) {
 	if !a.begun {

@@ -19,6 +19,11 @@ import (
 // the acknowledgement can belong to no other request. PSNs are counted from the newest one that the server has answered:
 // a client may send requests with any PSNs, which the server need not execute.
 //
+// The server may also have executed requests that the fence has not seen: they passed before it started, or crossed in the
+// kernel. So a connection shows nothing until the server's count of messages (MSN) has risen from one answer to another.
+// The request by which it rose was new to the server, and the fence has seen it, so that what is behind it is new, too. The
+// first of these answers comes settle= after the first request that the fence saw, when nothing unseen is under way any more.
+//
 // The asker must also receive answers: the first answer is a cookie, which the next request has to carry.
 
 // right says that a client, given by its IP and MAC address, may write under an R_Key of a server.
@@ -33,11 +38,15 @@ const keysEach = 4
 
 // evidence holds the rights that a connection has shown, and the state of the proof of the next one.
 type evidence struct {
-	seen   bool   // acked and ahead are valid: there was a request
-	known  bool   // the server has answered something
-	asking bool   // the request with PSN psn, which would show the right of, has no answer yet
-	acked  uint32 // the newest PSN that the server has answered; before it has, the PSN before the first request seen
-	ahead  uint32 // number of PSNs behind acked that requests had, or may have taken
+	seen   bool       // acked and ahead are valid: there was a request
+	known  bool       // the server has answered something
+	based  bool       // msn is valid
+	fresh  bool       // the server has executed a request that the fence saw, and that was new to the server
+	asking bool       // the request with PSN psn, which would show the right of, has no answer yet
+	acked  uint32     // the newest PSN that the server has answered; before it has, the PSN before the first request seen
+	ahead  uint32     // number of PSNs behind acked that requests had, or may have taken
+	msn    uint32     // number of messages that the server had executed when it last answered
+	from   clock.Time // from then on nothing is under way that the fence has not seen
 	psn    uint32
 	of     right
 	shown  [keysEach]right
@@ -49,6 +58,9 @@ type witness struct {
 	conns *conn.Table
 	rows  []evidence
 	held  *held
+	// missed is when the breath began in which frames were found to have crossed unseen, until a later breath sees a frame; else
+	// 0. At time from they are not under way any more.
+	missed, from clock.Time
 }
 
 const witnessed = 4096 // connections
@@ -69,11 +81,27 @@ func (w *witness) forget(s conn.Slot) {
 	*e = evidence{}
 }
 
+// miss takes note that frames have crossed unseen: the server may have executed requests that the fence does not know of.
+// now is when the breath began, and these may have crossed later.
+func (w *witness) miss(now clock.Time) { w.missed = now }
+
+// of returns the evidence of the connection in slot s. It has no fresh request if frames have crossed unseen since.
+func (w *witness) of(s conn.Slot) *evidence {
+	e := &w.rows[s]
+	if e.from < w.from {
+		e.from, e.fresh, e.based, e.asking = w.from, false, false, false
+	}
+	return e
+}
+
 // see takes note of a frame of a reliable connection, or of a datagram of the connection manager.
 func (w *witness) see(now clock.Time, p []byte, f *hdr.Frame, fromClients bool) {
 	ends, ok := conn.EndsOf(p, f)
 	if !ok {
 		return
+	}
+	if w.missed != 0 && w.missed != now {
+		w.missed, w.from = 0, now.Add(time.Duration(w.held.settle.Load()))
 	}
 	switch {
 	case f.Op.Transport() == hdr.UD:
@@ -83,14 +111,14 @@ func (w *witness) see(now clock.Time, p []byte, f *hdr.Frame, fromClients bool) 
 	case f.Op.Has(hdr.IsRequest):
 		s, event := w.conns.Request(now, &ends, p, f)
 		if s >= 0 && event != conn.Reverse && fromClients {
-			w.request(s, p, f)
+			w.request(now, s, p, f)
 		}
 	default:
 		s, event := w.conns.Response(now, &ends, p, f)
 		switch {
-		case s < 0 || fromClients || event == conn.Reverse:
+		case s < 0 || fromClients || event == conn.Reverse || w.missed != 0:
 		case event == conn.Known || event == conn.IsClosing:
-			w.response(s, p, f)
+			w.response(now, s, p, f)
 		case event == conn.Unpaired:
 			w.forget(s)
 		}
@@ -105,8 +133,8 @@ const (
 	unanswered = 1 << 22
 )
 
-func (w *witness) request(s conn.Slot, p []byte, f *hdr.Frame) {
-	e := &w.rows[s]
+func (w *witness) request(now clock.Time, s conn.Slot, p []byte, f *hdr.Frame) {
+	e := w.of(s)
 	psn, takes := f.BTHOf(p).PSN(), uint32(1)
 	if f.Op.Has(hdr.IsRead) {
 		const leastMTU = 256 // the least path MTU: an answer takes no more PSNs than with this one
@@ -114,6 +142,9 @@ func (w *witness) request(s conn.Slot, p []byte, f *hdr.Frame) {
 	}
 	if !e.seen {
 		e.seen, e.acked = true, (psn-1)&mask
+		if w.conns.Row(s).Learnt != conn.Managed { // else the fence has seen all of the connection
+			e.from = now.Add(time.Duration(w.held.settle.Load()))
+		}
 	}
 	at := (psn - e.acked - 1) & mask // number of PSNs between acked and psn
 	if e.asking && (at >= half || at <= (e.psn-e.acked-1)&mask) {
@@ -122,7 +153,7 @@ func (w *witness) request(s conn.Slot, p []byte, f *hdr.Frame) {
 	if at >= half {
 		return
 	}
-	fresh := e.known && at >= e.ahead
+	fresh := e.fresh && at >= e.ahead
 	e.ahead = max(e.ahead, at+takes)
 	if !fresh || e.asking || e.n == keysEach {
 		return
@@ -143,8 +174,8 @@ func (w *witness) request(s conn.Slot, p []byte, f *hdr.Frame) {
 	e.asking, e.psn, e.of = true, psn, r
 }
 
-func (w *witness) response(s conn.Slot, p []byte, f *hdr.Frame) {
-	e := &w.rows[s]
+func (w *witness) response(now clock.Time, s conn.Slot, p []byte, f *hdr.Frame) {
+	e := w.of(s)
 	psn := f.BTHOf(p).PSN()
 	if f.Op.Info().Ext&hdr.HasAETH != 0 && f.AETHOf(p).Syndrome()&0x60 != 0 {
 		e.asking = false // refused, or to be repeated: a later request may show the right
@@ -162,6 +193,11 @@ func (w *witness) response(s conn.Slot, p []byte, f *hdr.Frame) {
 	}
 	reached := e.asking && by >= (e.psn-e.acked)&mask
 	e.known, e.acked, e.ahead = true, psn, e.ahead-min(e.ahead, by)
+	if !e.fresh && now >= e.from && f.Op.Info().Ext&hdr.HasAETH != 0 {
+		msn := f.AETHOf(p).MSN()
+		e.fresh = e.based && msn != e.msn && (msn-e.msn)&mask < half // an MSN has as many bits as a PSN
+		e.msn, e.based = msn, true
+	}
 	if reached {
 		e.asking = false
 		e.shown[e.n] = e.of

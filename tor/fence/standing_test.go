@@ -57,6 +57,7 @@ func talk(t *testing.T, op hdr.Opcode, psn, rkey uint32, length int, syndrome by
 // written may not.
 func TestStanding(t *testing.T) {
 	const key, psn = 0x2a, 0xFFFFFE // PSNs wrap around
+	// The server's count of messages rises with each answer, whether it could have executed something or not.
 	ack := func(p uint32) func() []byte { return func() []byte { return talk(t, hdr.Acknowledge, p, 0, 0, 0) } }
 	nak := func(p uint32) func() []byte { return func() []byte { return talk(t, hdr.Acknowledge, p, 0, 0, 0x62) } }
 	put := func(op hdr.Opcode, p uint32, k uint32, n int) func() []byte {
@@ -106,20 +107,36 @@ func TestStanding(t *testing.T) {
 		if _, err := eyes.conns.AddStatic(x.Clock.Now(), conn.StaticConn{Client: netip.AddrFrom4(asker), Server: netip.AddrFrom4(theServer), ClientQPN: itsQP, ServerQPN: serversQP}); err != nil {
 			t.Fatal(err)
 		}
-		first := []func() []byte{put(hdr.SendOnly, psn-1, 0, 8), ack(psn - 1)}
+		first := []func() []byte{put(hdr.SendOnly, psn-2, 0, 8), ack(psn - 2), put(hdr.SendOnly, psn-1, 0, 8), ack(psn - 1)}
+		early := 1 // how often the first answer comes, so that the count rises before the next request
 		if strings.HasPrefix(name, "before the first answer") {
-			first = first[:1]
+			first, early = first[2:3], 2
 		} else if strings.HasPrefix(name, "at the start") {
-			first = nil
+			first, early = nil, 2
 		}
+		msn := 0
 		for _, f := range append(first, c.frames...) {
 			b, side := f(), "a"
 			var fr hdr.Frame
 			if hdr.Parse(b, &fr); fr.Op.Has(hdr.IsResponse) {
 				side = "b"
 			}
-			if got := x.Push(side, b); len(got.Out["a"])+len(got.Out["b"]) != 1 {
-				t.Fatalf("%s: %+v", name, got)
+			for range early {
+				x.Clock.Advance(time.Second)
+				if side == "b" {
+					msn++
+					fr.AETHOf(b).SetMSN(uint32(msn))
+					hdr.SetICRC(b, &fr)
+				}
+				if got := x.Push(side, b); len(got.Out["a"])+len(got.Out["b"]) != 1 {
+					t.Fatalf("%s: %+v", name, got)
+				}
+				if side == "a" {
+					break
+				}
+			}
+			if side == "b" {
+				early = 1
 			}
 		}
 		_, r, ok := ask(t, x, theServer, asking(theClient, 7, 0, key))
@@ -141,6 +158,69 @@ func TestStanding(t *testing.T) {
 			t.Errorf("%s: it may still", name)
 		}
 	}
+}
+
+// TestUnseen: what the server has executed before the fence started, or while frames crossed without it, is acknowledged again without a look at its
+// R_Key. It shows no right, until the server has executed something that the fence saw, and nothing unseen is under way any more.
+func TestUnseen(t *testing.T) {
+	const key, psn = 0x2a, 100
+	x := graphtest.New(t, *Kind(), graph.Args{"requests": "on", "settle": "1s"})
+	if _, err := x.App().(*app).eyes.conns.AddStatic(x.Clock.Now(), conn.StaticConn{Client: netip.AddrFrom4(asker), Server: netip.AddrFrom4(theServer), ClientQPN: itsQP, ServerQPN: serversQP}); err != nil {
+		t.Fatal(err)
+	}
+	sent := func(op hdr.Opcode, psn uint32) {
+		x.Push("a", talk(t, op, psn, key, 8, 0))
+	}
+	answered := func(op hdr.Opcode, psn, msn uint32) {
+		b := talk(t, op, psn, 0, 8, 0)
+		var f hdr.Frame
+		hdr.Parse(b, &f)
+		f.AETHOf(b).SetMSN(msn)
+		hdr.SetICRC(b, &f)
+		x.Push("b", b)
+	}
+	may := func(want bool, what string) {
+		t.Helper()
+		if _, _, ok := ask(t, x, theServer, asking(theClient, 7, 0, key)); ok != want {
+			t.Errorf("%s: %v", what, ok)
+		}
+	}
+	miss := func() { x.App().(*app).eyes.miss(x.Clock.Now()) }
+	// again repeats READs and a WRITE that the server has executed. Its count of messages is msn, and is new with the second answer. Its newest request has PSN newest.
+	again := func(from, newest, msn, now uint32) {
+		sent(hdr.ReadRequest, from)
+		answered(hdr.ReadRespOnly, from, msn)
+		sent(hdr.ReadRequest, from+1)
+		answered(hdr.ReadRespOnly, from+1, now)
+		sent(hdr.WriteOnly, from+6)
+		answered(hdr.Acknowledge, newest, now)
+	}
+	again(psn, psn+11, 11, 12)
+	may(false, "executed before the fence started, while something unseen was under way")
+	x.Clock.Advance(2 * time.Second)
+	again(psn+20, psn+31, 31, 31)
+	may(false, "executed before the fence started")
+	sent(hdr.SendOnly, psn+32)
+	answered(hdr.Acknowledge, psn+32, 32)
+	again(psn+20, psn+32, 32, 32)
+	may(false, "repeated behind something new")
+	sent(hdr.WriteOnly, psn+33) // which the server drops
+	miss()
+	answered(hdr.Acknowledge, psn+33, 33)
+	may(false, "acknowledged as another one that crossed")
+	x.Clock.Advance(time.Millisecond)
+	again(psn+34, psn+45, 45, 46)
+	may(false, "executed unseen, while something unseen was under way")
+	x.Clock.Advance(2 * time.Second)
+	again(psn+50, psn+60, 61, 61)
+	may(false, "executed unseen")
+	sent(hdr.SendOnly, psn+61)
+	answered(hdr.Acknowledge, psn+61, 62)
+	sent(hdr.WriteOnly, psn+62)
+	answered(hdr.Acknowledge, psn+62, 63)
+	may(true, "a WRITE behind something new")
+	miss()
+	may(true, "what was shown before")
 }
 
 // TestCookie: a request counts with the cookie that was told its asker, about the same client, not long ago.

@@ -242,7 +242,7 @@ func hearLost(s *carrierSide, f *flow, b []byte) {
 		s.n.conns.Remove(s.n.slot(f))
 	case !is:
 		f.gate = max(psn, 1)
-	case sure && !f.trusted && s.n.endsAt(f, fromOf(b), s.c.Now()): // otherwise it may answer a question with other headers than the newest one
+	case sure && !f.trusted && s.n.endsAt(f, nameBy(fromOf(b), s.ends.Src, s.f.HopsOf(b)), s.c.Now()): // otherwise it may answer a question with other headers than the newest one
 		f.trusted, f.acked, f.gate = true, psn, max(f.start, 1)
 		copy(f.down.b[6:12], b[6:12]) // see direct
 	}

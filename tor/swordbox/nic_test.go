@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quillon/quillon/nf/clock"
 	"github.com/quillon/quillon/nf/graph"
+	"github.com/quillon/quillon/nf/graph/graphtest"
 	"github.com/quillon/quillon/nf/hdr"
 	"github.com/quillon/quillon/tor/conn"
 )
@@ -38,6 +40,81 @@ func TestTwoNICs(t *testing.T) {
 	at(first)
 	r.Advance(time.Millisecond)
 	same(t, b.cas(va, 7, 7).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(va, testRKey, 7, 7), nil))
+}
+
+// A server has two addresses, and all its answers come from one MAC address. Where no router is between, they are of one NIC, whose clients share
+// connections. Behind a router, which has that MAC address, they may be of two NICs, and the same R_Key may mean other memory at each: also when the router
+// has other servers' answers, and after a restart.
+func TestOneMAC(t *testing.T) {
+	const va = 0x7008
+	first, other := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2")
+	for _, c := range []struct {
+		hops uint8
+		one  bool
+	}{{64, true}, {255, true}, {1, true}, {63, false}, {254, false}, {62, false}} {
+		r, k := keeping(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "conns": "16"})
+		r.hops, r.server = c.hops, first
+		a, b := r.join(), r.join()
+		b.learn(a, va, 1)
+		r.server = other
+		if !c.one {
+			r.reach()
+		}
+		d, e := r.client().connect().proven(), r.client().connect().proven()
+		r.Advance(time.Millisecond)
+		out := one(t, d.cas(va, 9, 9).Out["b"])
+		if over := queuePair(out); (over == a.sqpn) != c.one {
+			t.Fatalf("%d hops left: goes over queue pair %#x", c.hops, over)
+		}
+		if c.one {
+			continue
+		}
+		one(t, d.atomicAck(5).Out["a"])
+		d.msn++
+		// The clients of one NIC share.
+		r.Advance(time.Millisecond)
+		same(t, e.cas(va, 9, 9).Out["b"], e.moved(d, hdr.WriteOnly, d.spsn, reth(va, testRKey, 8), little(5)))
+		one(t, d.ack().Out["a"])
+		e.msn++
+		// What is known of the word stays known when another client connects.
+		g := r.client().connect().proven()
+		r.Advance(time.Millisecond)
+		same(t, g.cas(va, 9, 9).Out["b"], g.moved(d, hdr.WriteOnly, d.spsn, reth(va, testRKey, 8), little(5)))
+		one(t, d.ack().Out["a"])
+		r.restart(k, false, time.Millisecond, nil)
+		r.Advance(time.Millisecond)
+		n := (*r.box().nodes.Load())[0]
+		for i := range n.flows {
+			f := &n.flows[i]
+			if !f.synced {
+				continue
+			}
+			for j := range n.flows {
+				if g := &n.flows[j]; g.synced && (n.nicOf(f) == n.nicOf(g)) != (n.row(f).Server.Addr == n.row(g).Server.Addr) {
+					t.Errorf("after a restart connections to %v and %v are of one NIC: %v", n.row(f).Server.Addr, n.row(g).Server.Addr, n.nicOf(f) == n.nicOf(g))
+				}
+			}
+		}
+	}
+}
+
+// Behind a router there is a NIC for each of mostNICs addresses.
+func TestNICsBehindARouter(t *testing.T) {
+	r := newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2=10.9.0.3=10.9.0.4", "conns": "16"})
+	r.hops = 60
+	n := func() *node { return (*r.box().nodes.Load())[0] }
+	seen := map[*nic]bool{}
+	for k := range byte(4) {
+		r.server = netip.AddrFrom4([4]byte{10, 9, 0, k + 1})
+		c := r.client().connect().proven()
+		slot, _ := n().conns.Find(conn.AddrFrom(r.server), c.sqpn)
+		if f := &n().flows[slot]; !f.trusted || seen[n().nicOf(f)] {
+			t.Errorf("NIC %d: followed %v, of its own %v", k, f.trusted, !seen[n().nicOf(f)])
+		} else {
+			seen[n().nicOf(f)] = true
+		}
+		r.Advance(2 * time.Duration(tick))
+	}
 }
 
 // The way to one NIC is interrupted for longer than giveup=, while the other one answers. No connection of the first one fails.
@@ -141,5 +218,54 @@ func TestFiveNICsOnRecord(t *testing.T) {
 	}
 	if out := last.write(0x5000, 2); len(out.Out["b"]) > 0 {
 		t.Errorf("sent: %s", text(out.Out["b"][0].Bytes))
+	}
+}
+
+// hailer is the app with something that its next Tick does first.
+type hailer struct {
+	*Box
+	do func()
+}
+
+func (h *hailer) Tick(c *graph.Ctx) clock.Time {
+	if do := h.do; do != nil {
+		h.do, h.c = nil, c
+		h.own((*h.nodes.Load())[0])
+		do()
+		h.release()
+	}
+	return h.Box.Tick(c)
+}
+
+// Each NIC is asked over all of its connections by turns, wherever these have their places among 32.
+func TestHailTakesTurns(t *testing.T) {
+	var app *hailer
+	kind := *Kind()
+	kind.New = func(env graph.Env, args graph.Args) (graph.App, error) {
+		x, err := newApp(env, args)
+		app = &hailer{Box: x.(*Box)}
+		return app, err
+	}
+	r := newRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "conns": "32", "idle": "1h"})
+	r.Test = graphtest.New(t, kind, r.args)
+	mac := r.serverMAC
+	for k := range 32 {
+		nic := byte(1 + k/16)
+		r.server, r.serverMAC = netip.AddrFrom4([4]byte{10, 9, 0, nic}), mac
+		r.serverMAC[5] = nic
+		r.client().connect().warm()
+	}
+	n := (*app.nodes.Load())[0]
+	if n.conns.Top() != 32 {
+		t.Fatal(n.conns.Top())
+	}
+	for range 4 { // 32 connections, eight at a time
+		app.do = func() { n.each(func(x *nic) { hail(&app.carriers, x, nil) }) }
+		r.Advance(2 * time.Duration(tick))
+	}
+	for i := range n.flows {
+		if n.flows[i].asked == 0 {
+			t.Errorf("connection %d of NIC %d is not asked", i, n.sides[i])
+		}
 	}
 }

@@ -190,7 +190,7 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 	}
 	if why == nil {
 		for i := range n.flows {
-			if f := &n.flows[i]; f.synced && !n.endsAt(f, answersFrom(&n.rows[i]), now) {
+			if f := &n.flows[i]; f.synced && !n.endsAt(f, nameOf(f, &n.rows[i]), now) {
 				why = errNICs
 			}
 		}

@@ -461,7 +461,7 @@ func (s *clientSide) follow(fl *flow, x *packet.Buf, b []byte, psn uint32) bool 
 func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
 	n := s.n
 	r := n.row(fl)
-	if r.Server.Port == 0 && r.Server.QPN == 0 || !n.endsAt(fl, answersFrom(r), s.c.Now()) {
+	if r.Server.Port == 0 && r.Server.QPN == 0 || !n.mayEndAt(fl, r, s.c.Now()) {
 		return false
 	}
 	mtu, mtuLow := fl.mtu, max(fl.mtuLow, 256)

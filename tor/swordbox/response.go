@@ -34,7 +34,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		if fl != nil {
 			fl.learnMTU(&s.f, b)
 		}
-		if at := n.nicWith(fromOf(b)); at != nil {
+		if at := n.nicFrom(b, &s.f, &s.ends); at != nil {
 			at.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
 		}
 		s.pass(toServers, x)

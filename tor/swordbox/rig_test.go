@@ -2,6 +2,7 @@ package swordbox
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -29,6 +30,7 @@ type frame struct {
 	ack            bool
 	tags           []uint16 // VIDs, the outermost first
 	v1             bool
+	hops           uint8 // 0: 64
 }
 
 // bytes is the frame, with right lengths and checksums.
@@ -51,7 +53,7 @@ func (f frame) bytes() []byte {
 	case f.src.Is6():
 		hdr.IPv6(b[14:]).Encode(&hdr.IPv6Fields{PayloadLen: uint16(n - 54), NextHeader: hdr.ProtoUDP, HopLimit: 64, Src: f.src, Dst: f.dst})
 	default:
-		hdr.IPv4(b[14:]).Encode(&hdr.IPv4Fields{TotalLen: uint16(n - 14), DF: true, TTL: 64, Protocol: hdr.ProtoUDP, Src: f.src, Dst: f.dst})
+		hdr.IPv4(b[14:]).Encode(&hdr.IPv4Fields{TotalLen: uint16(n - 14), DF: true, TTL: cmp.Or(f.hops, 64), Protocol: hdr.ProtoUDP, Src: f.src, Dst: f.dst})
 	}
 	u := b[14+l3:]
 	if !f.v1 {
@@ -143,6 +145,7 @@ type rig struct {
 	args      graph.Args
 	tags      []uint16 // of all frames
 	v1        bool
+	hops      uint8 // of the server's answers over IPv4; 0: 64
 }
 
 // taped is a frame that went in.
@@ -333,7 +336,7 @@ func (c *party) question() []byte {
 // sends it.
 func (c *party) response(op hdr.Opcode, psn uint32, ext, payload []byte) []byte {
 	return frame{tags: c.r.tags, v1: c.r.v1, srcMAC: c.r.serverMAC, dstMAC: c.mac, src: c.r.server, dst: c.ip, sport: c.back, op: op, pkey: c.pkey, qpn: c.cqpn, psn: psn,
-		ext: ext, payload: payload}.bytes()
+		ext: ext, payload: payload, hops: c.r.hops}.bytes()
 }
 
 // request sends the next request of c.

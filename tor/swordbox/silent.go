@@ -121,7 +121,7 @@ func hail(s *carrierSide, x *nic, c *flow) {
 		ask(x.pulse.lastFrom)
 	}
 	for range min(8, n.conns.Top()) {
-		n.pulse.asks = (n.pulse.asks + 1) % int32(n.conns.Top())
-		ask(&n.flows[n.pulse.asks])
+		x.pulse.asks = (x.pulse.asks + 1) % int32(n.conns.Top())
+		ask(&n.flows[x.pulse.asks])
 	}
 }
