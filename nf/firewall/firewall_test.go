@@ -1153,3 +1153,32 @@ func TestNote(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestFastOpen: a server that takes the data of a SYN (RFC 7413) answers at once, with as many segments as the
+// SYN's window has room for. It does not wait for an acknowledgement of its own SYN.
+func TestFastOpen(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		x := graphtest.New(t, *Kind(), args())
+		data := strings.Repeat("x", 400)
+		run(t, x, pkt{v6: v6, sport: 1000, dport: 80, scale: 7}, []step{
+			{"a", "S", isn(0), 0, "get", "opened"},
+			{"b", "SA", serverISN, isn(4), "", "known"},
+			{"b", "A", serverISN + 1, isn(4), data, "known"},
+			{"b", "A", serverISN + 401, isn(4), data, "known"},
+			{"b", "A", serverISN + 801, isn(4), data, "known"},
+			{"b", "A", serverISN + 1001, isn(4), "", "known"},          // the last that the SYN's window, unscaled, lets begin
+			{"b", "A", serverISN + 1002, isn(4), "", "-out-of-window"}, // behind it
+			{"a", "A", isn(4), serverISN + 1201, "", "known"},          // the client's first acknowledgement
+			{"b", "A", serverISN + 1201 + 127000, isn(4), "", "known"}, // scaled from now on
+			{"b", "A", serverISN + 1201 + 129000, isn(4), "", "-out-of-window"},
+		})
+		// The SYN's data was not taken: the client sends it again.
+		x = graphtest.New(t, *Kind(), args())
+		run(t, x, pkt{v6: v6, sport: 1000, dport: 80}, []step{
+			{"a", "S", isn(0), 0, "get", "opened"},
+			{"b", "SA", serverISN, isn(1), "", "known"},
+			{"a", "A", isn(1), serverISN + 1, "get", "known"},
+			{"b", "A", serverISN + 1, isn(4), data, "known"},
+		})
+	}
+}

@@ -130,6 +130,10 @@ func note(x, y *side, s *segment, moved bool) {
 			x.win = max(win, 1)
 			if first || y.has&hasSent == 0 || after(s.end, x.max) {
 				x.max = s.end
+				// With data in its SYN, y is sent data before it has acknowledged x's SYN (RFC 7413 4.2.2).
+				if room := s.seq + 1 + y.win; y.has&hasSent != 0 && after(room, x.max) {
+					x.max = room
+				}
 			}
 		}
 		if y.has&hasSent != 0 && (x.has&hasScale == 0 || y.has&hasScale == 0) {
