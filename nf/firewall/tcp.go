@@ -199,11 +199,7 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 		// The other end answers with an acknowledgement; an opener that has started anew answers that with a RST
 		// (RFC 5961 4). If the other end has lost the connection, too, it answers with a SYN (begun).
 		if fromOpener {
-			c.flags |= again
-			c.syn, c.win, c.scale = s.end, uint16(s.win), noScale
-			if s.hasScale {
-				c.scale = s.scale
-			}
+			c.asks(s)
 		}
 		return verdict{true, reasonKnown}
 	case s.flags == flagSYN|flagACK:
@@ -273,6 +269,15 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 		}
 	}
 	return verdict{true, reasonKnown}
+}
+
+// asks notes the opener's SYN s, which comes after the handshake has begun.
+func (c *conn) asks(s *segment) {
+	c.flags |= again
+	c.syn, c.win, c.scale = s.end, uint16(s.win), noScale
+	if s.hasScale {
+		c.scale = s.scale
+	}
 }
 
 // answers reports whether s answers the SYN that the opener has sent last, after the handshake began. The other end
