@@ -32,6 +32,8 @@ const (
 	reasonForeign
 	reasonCheck
 	reasonAnew
+	reasonErrorTo
+	reasonErrorFrom
 	numReasons
 )
 
@@ -45,6 +47,8 @@ var reasons = [numReasons]counter.Def{
 	reasonForeign:   {Name: "foreign", Help: "from a backend and its service's port, and no connection that it was chosen for: passed"},
 	reasonAnew:      {Name: "begins-elsewhere", Help: "of a backend that gets no new connections, and begins one in the place of a former one: dropped, the client's next SYN goes to another one"},
 	reasonCheck:     {Name: "to-the-box", Help: "of a backend to the box's own address: an answer to a check, a question for that address, or of no use; it ends here"},
+	reasonErrorTo:   {Name: "error-to-backend", Help: "an ICMP error about a backend's packet: it goes to the backend, and quotes what the backend sent"},
+	reasonErrorFrom: {Name: "error-from-backend", Help: "an ICMP error about a client's packet: it quotes what the client sent"},
 }
 
 const (
@@ -77,7 +81,8 @@ func Kind() *graph.Kind {
 virtual address and port get the IP and MAC address of a backend; packets from b
 that are such a connection's answers get the virtual address as their source
 (and mac=). Ports stay as they are. Checksums are adapted, ECN, TTL and
-VLAN tags stay. All else passes: ICMP, fragments, and datagrams with IPv4 options
+VLAN tags stay. ICMP errors about such packets go to the backend or the client, and quote
+what it has sent. All else passes: other ICMP, fragments, and datagrams with IPv4 options
 or IPv6 extension headers, too.
 
 A connection keeps its backend while the backend is there and not down, also when
@@ -112,7 +117,7 @@ address: the router before it needs an entry with any MAC behind port b, or mac=
 		Tables:   tables(),
 		Effects: func(args graph.Args) effect.Effects {
 			s, err := parse(args)
-			return effect.Effects{Reads: effect.Flow, Writes: effect.Ethernet | effect.Encap | effect.IPAddresses, Drops: true, State: true,
+			return effect.Effects{Reads: effect.Flow | effect.L4Other, Writes: effect.Ethernet | effect.Encap | effect.IPAddresses | effect.L4Other, Drops: true, State: true,
 				Answers: err != nil || s.check != checkNone}
 		},
 		Decides: decides,
@@ -336,6 +341,8 @@ func (b *balance) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 		case reasonNobody, reasonAnew:
 			c.Drop(x, r)
 			continue
+		case reasonErrorTo, reasonErrorFrom:
+			c.Mark(x, packet.Rewritten, r)
 		case reasonTo, reasonFrom:
 			c.Mark(x, packet.Rewritten, r)
 			if c.Drafted(x) {
@@ -349,7 +356,11 @@ func (b *balance) Push(c *graph.Ctx, in int, batch *packet.Batch) {
 }
 
 func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.Reason {
-	if d.Proto != hdr.ProtoTCP && d.Proto != hdr.ProtoUDP {
+	switch d.Proto {
+	case hdr.ProtoTCP, hdr.ProtoUDP:
+	case hdr.ProtoICMP, hdr.ProtoICMPv6:
+		return b.about(in, frame, d)
+	default:
 		return reasonOther
 	}
 	net, at, family, headers := d.Family(), d.L3+12, 0, d.L3+hdr.IPv4Len

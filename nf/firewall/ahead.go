@@ -77,7 +77,11 @@ func (s *shard) Flows(ref uint32) *offload.Flows { return &s.conns.At(int(ref)).
 func (s *shard) Used(ref uint32, u *offload.Usage) {
 	p := s.conns.At(int(ref))
 	c := &p.Val
-	c.until = max(c.until, u.Newest().Add(s.owner.patience(c, p.Key.Proto)))
+	patience := s.owner.patience(c, p.Key.Proto)
+	if u.Last[c.opener].Add(patience) > c.until { // behind its last SYN
+		c.flags &^= again
+	}
+	c.until = max(c.until, u.Newest().Add(patience))
 	if u.Sides == nil {
 		return
 	}

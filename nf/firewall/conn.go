@@ -37,8 +37,12 @@ type conn struct {
 	state  uint8
 	opener uint8 // the port that its first packet came from
 	flags  uint8
-	flows  offload.Flows // in the kernel
-	side   [2]side       // of TCP, by port
+	// With the flag again, the opener's last SYN: its window, and what parseSegment found of its scale.
+	scale uint8
+	win   uint16
+	flows offload.Flows // in the kernel
+	side  [2]side       // of TCP, by port
+	syn   uint32        // the number behind that SYN
 }
 
 // Flags of a connection.
@@ -48,7 +52,12 @@ const (
 	unchecked = 1 << iota
 	movedA    // it was loaded, and nothing has passed from port a since
 	movedB
+	// again: the opener has sent a SYN after the handshake began, and nothing else since that passed.
+	again
 )
+
+// noScale is conn.scale of a SYN without the option.
+const noScale = 0xFF
 
 func (c *conn) tentative() bool { return c.state < firm }
 

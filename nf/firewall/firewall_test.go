@@ -1153,3 +1153,85 @@ func TestNote(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestFastOpen: a server that takes the data of a SYN (RFC 7413) answers at once, with as many segments as the
+// SYN's window has room for. It does not wait for an acknowledgement of its own SYN.
+func TestFastOpen(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		x := graphtest.New(t, *Kind(), args())
+		data := strings.Repeat("x", 400)
+		run(t, x, pkt{v6: v6, sport: 1000, dport: 80, scale: 7}, []step{
+			{"a", "S", isn(0), 0, "get", "opened"},
+			{"b", "SA", serverISN, isn(4), "", "known"},
+			{"b", "A", serverISN + 1, isn(4), data, "known"},
+			{"b", "A", serverISN + 401, isn(4), data, "known"},
+			{"b", "A", serverISN + 801, isn(4), data, "known"},
+			{"b", "A", serverISN + 1001, isn(4), "", "known"},          // the last that the SYN's window, unscaled, lets begin
+			{"b", "A", serverISN + 1002, isn(4), "", "-out-of-window"}, // behind it
+			{"a", "A", isn(4), serverISN + 1201, "", "known"},          // the client's first acknowledgement
+			{"b", "A", serverISN + 1201 + 127000, isn(4), "", "known"}, // scaled from now on
+			{"b", "A", serverISN + 1201 + 129000, isn(4), "", "-out-of-window"},
+		})
+		// The SYN's data was not taken: the client sends it again.
+		x = graphtest.New(t, *Kind(), args())
+		run(t, x, pkt{v6: v6, sport: 1000, dport: 80}, []step{
+			{"a", "S", isn(0), 0, "get", "opened"},
+			{"b", "SA", serverISN, isn(1), "", "known"},
+			{"a", "A", isn(1), serverISN + 1, "get", "known"},
+			{"b", "A", serverISN + 1, isn(4), data, "known"},
+		})
+	}
+}
+
+// TestBothForgot: both ends have lost an open connection without a FIN or RST that passed here, as in a power cut,
+// and the opener uses its port again. The answer of the other end to its SYN says that both begin anew.
+func TestBothForgot(t *testing.T) {
+	const again, other = 900000, 0x70000000
+	for _, state := range []string{"open", "closing", "syn-ack"} {
+		for _, v6 := range []bool{false, true} {
+			c := pkt{v6: v6, sport: 1000, dport: 80, scale: 7}
+			begin := func() *graphtest.Test {
+				x := graphtest.New(t, *Kind(), args())
+				run(t, x, c, handshake("opened")[:2])
+				if state != "syn-ack" {
+					run(t, x, c, handshake("opened")[2:])
+				}
+				if state == "closing" {
+					run(t, x, c, []step{{"a", "FA", isn(1), serverISN + 1, "", "known"}})
+				}
+				return x
+			}
+			x := begin()
+			run(t, x, c, []step{
+				{"a", "S", again, 0, "", "known"},
+				{"b", "SA", other, again, "", "-out-of-window"},     // answers another SYN
+				{"a", "SA", other, again + 1, "", "-out-of-window"}, // is of the wrong end
+				{"b", "SA", other, again + 1, "", "known"},
+				{"b", "SA", other, again + 1, "", "known"}, // once more
+				{"a", "A", again + 1, other + 1, "get", "known"},
+				{"b", "A", other + 1, again + 4, "answer", "known"},
+				{"b", "A", other + 1 + 127000, again + 4, "", "known"}, // windows are scaled, as both have said anew
+				{"b", "A", other + 1 + 129000, again + 4, "", "-out-of-window"},
+				{"b", "A", serverISN + 1, isn(1), "", "-out-of-window"}, // of the former connection
+				{"a", "FA", again + 4, other + 7, "", "known"}, {"b", "FA", other + 1 + 127000, again + 5, "", "known"}, {"a", "A", again + 5, other + 2 + 127000, "", "known"},
+				{"a", "S", again + 100000, 0, "", "opened"},
+			})
+			// Somebody has made up the SYN: the opener goes on, and then an answer to that SYN changes nothing.
+			if x = begin(); state == "open" {
+				run(t, x, c, []step{
+					{"a", "S", again, 0, "", "known"},
+					{"a", "A", isn(1), serverISN + 1, "get", "known"},
+					{"b", "SA", other, again + 1, "", "-out-of-window"},
+					{"b", "A", serverISN + 1, isn(4), "", "known"},
+				})
+			}
+			// The other end refuses.
+			run(t, begin(), c, []step{
+				{"a", "S", again, 0, "", "known"}, {"b", "RA", other, again, "", "-out-of-window"}, {"b", "RA", other, again + 1, "", "known"},
+				{"a", "S", again, 0, "", "opened"},
+			})
+			// The other end's SYN opens nothing, whoever answers it.
+			run(t, begin(), c, []step{{"b", "S", again, 0, "", "known"}, {"a", "SA", other, again + 1, "", "-out-of-window"}})
+		}
+	}
+}

@@ -130,6 +130,10 @@ func note(x, y *side, s *segment, moved bool) {
 			x.win = max(win, 1)
 			if first || y.has&hasSent == 0 || after(s.end, x.max) {
 				x.max = s.end
+				// With data in its SYN, y is sent data before it has acknowledged x's SYN (RFC 7413 4.2.2).
+				if room := s.seq + 1 + y.win; y.has&hasSent != 0 && after(room, x.max) {
+					x.max = room
+				}
 			}
 		}
 		if y.has&hasSent != 0 && (x.has&hasScale == 0 || y.has&hasScale == 0) {
@@ -193,7 +197,10 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 			return verdict{false, reasonNew}
 		}
 		// The other end answers with an acknowledgement; an opener that has started anew answers that with a RST
-		// (RFC 5961 4).
+		// (RFC 5961 4). If the other end has lost the connection, too, it answers with a SYN (begun).
+		if fromOpener {
+			c.asks(s)
+		}
 		return verdict{true, reasonKnown}
 	case s.flags == flagSYN|flagACK:
 		switch {
@@ -208,6 +215,9 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 			return verdict{false, reasonWindow}
 		case c.state == tcpSynAck:
 			if strict && !fits(x, y, s, moved) {
+				if c.begun(fromOpener, x, y, s) {
+					return verdict{true, reasonKnown}
+				}
 				if fromOpener || y.has&hasAck != 0 || s.ack != y.end {
 					return verdict{false, reasonWindow}
 				}
@@ -216,7 +226,7 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 			note(x, y, s, moved)
 			return verdict{true, reasonKnown}
 		}
-		if strict && !fits(x, y, s, moved) {
+		if strict && !fits(x, y, s, moved) && !c.begun(fromOpener, x, y, s) {
 			return verdict{false, reasonWindow}
 		}
 		return verdict{true, reasonKnown}
@@ -242,6 +252,9 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 	if c.state == tcpReset {
 		return verdict{true, reasonKnown}
 	}
+	if fromOpener {
+		c.flags &^= again
+	}
 	note(x, y, s, moved)
 	if s.cut {
 		c.flags |= unchecked
@@ -258,6 +271,36 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 	return verdict{true, reasonKnown}
 }
 
+// asks notes the opener's SYN s, which comes after the handshake has begun.
+func (c *conn) asks(s *segment) {
+	c.flags |= again
+	c.syn, c.win, c.scale = s.end, uint16(s.win), noScale
+	if s.hasScale {
+		c.scale = s.scale
+	}
+}
+
+// answers reports whether s answers the SYN that the opener has sent last, after the handshake began. The other end
+// does so only if it does not know the connection any more.
+func (c *conn) answers(fromOpener bool, s *segment) bool {
+	return !fromOpener && c.flags&again != 0 && s.flags&flagACK != 0 && s.ack == c.syn
+}
+
+// begun takes the numbers of a connection from the opener's last SYN and from s, a SYN of the other end x, and
+// reports whether s answers that SYN: both ends have lost the connection and begin it anew. y is the opener.
+func (c *conn) begun(fromOpener bool, x, y *side, s *segment) bool {
+	if !c.answers(fromOpener, s) {
+		return false
+	}
+	syn := segment{seq: c.syn - 1, end: c.syn, win: uint32(c.win), flags: flagSYN, scale: c.scale, hasScale: c.scale != noScale}
+	*x, *y = side{}, side{}
+	note(y, x, &syn, false)
+	note(x, y, s, false)
+	c.flags &^= again | movedA | movedB
+	c.state = min(c.state, tcpOpen) // a connection that was closing is open
+	return true
+}
+
 // reset returns what becomes of a RST. It ends the connection only if the receiver will certainly accept the RST;
 // to other RSTs the receiver answers with a challenge ACK (RFC 5961 3).
 func (c *conn) reset(fromOpener bool, x, y *side, s *segment, strict bool) verdict {
@@ -271,6 +314,10 @@ func (c *conn) reset(fromOpener bool, x, y *side, s *segment, strict bool) verdi
 		if strict && (s.flags&flagACK == 0 || s.ack != y.end) {
 			return verdict{false, reasonWindow}
 		}
+		c.state = tcpReset
+		return verdict{true, reasonKnown}
+	}
+	if c.answers(fromOpener, s) { // refused
 		c.state = tcpReset
 		return verdict{true, reasonKnown}
 	}

@@ -151,3 +151,53 @@ func Quoted(b []byte, d, q *hdr.Layers) bool {
 	q.Proto, q.L4 = proto, q.L3+off
 	return ok && q.End >= q.L4+8
 }
+
+// Requote writes the address and the port of an end (0: source, 1: destination) of datagram q, which the ICMP error d in
+// frame b quotes, as Quoted has found it. The address is as long as those of q. Of an ICMP query the identifier is the
+// port. Requote adapts the checksums in the quotation, as far as that goes, and the error's own checksum.
+func Requote(b []byte, d, q *hdr.Layers, end int, addr []byte, port uint16) {
+	outer := hdr.ICMP(b[d.L4:])
+	sum := outer.Checksum()
+	put := func(at int, v uint16) {
+		sum = hdr.PatchChecksum(sum, be.Uint16(b[at:]), v)
+		be.PutUint16(b[at:], v)
+	}
+	at, four := q.L3+8+16*end, q.Family() == hdr.NetIPv4
+	if four {
+		at = q.L3 + 12 + 4*end
+	}
+	// patched returns a checksum that covers the address.
+	patched := func(sum uint16) uint16 {
+		for i := 0; i < len(addr); i += 4 {
+			sum = hdr.PatchChecksum32(sum, be.Uint32(b[at+i:]), be.Uint32(addr[i:]))
+		}
+		return sum
+	}
+	portAt, sumAt := q.L4+2*end, q.L4+6
+	switch q.Proto {
+	case hdr.ProtoTCP:
+		sumAt = q.L4 + 16
+	case hdr.ProtoICMP, hdr.ProtoICMPv6:
+		portAt, sumAt = q.L4+4, q.L4+2
+	}
+	if sumAt+2 <= q.End {
+		if old := be.Uint16(b[sumAt:]); q.Proto != hdr.ProtoUDP || old != 0 {
+			v := hdr.PatchChecksum(old, be.Uint16(b[portAt:]), port)
+			if q.Proto != hdr.ProtoICMP { // the only one without a pseudo-header
+				v = patched(v)
+			}
+			if v == 0 && q.Proto == hdr.ProtoUDP {
+				v = 0xFFFF
+			}
+			put(sumAt, v)
+		}
+	}
+	if four {
+		put(q.L3+10, patched(hdr.IPv4(b[q.L3:]).Checksum()))
+	}
+	for i := 0; i < len(addr); i += 2 {
+		put(at+i, be.Uint16(addr[i:]))
+	}
+	put(portAt, port)
+	outer.SetChecksum(sum)
+}

@@ -513,6 +513,7 @@ func (a *app) admits(s *shard, p *peer, class int) bool {
 // quotation are translated.
 func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 	var q hdr.Layers
+	var addr [4]byte // that takes another one's place in the quotation
 	// The error must go to the sender of the packet that it quotes.
 	if !flow.Quoted(b, d, &q) || be.Uint32(b[q.L3+12:]) != be.Uint32(b[d.L3+16:]) {
 		return verdict{drop, reasonUnrelated}
@@ -545,7 +546,8 @@ func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 		if over {
 			return verdict{drop, reasonUnrelated}
 		}
-		requote(b, d, &q, destination, a.public[m.public], m.port)
+		be.PutUint32(addr[:], a.public[m.public])
+		flow.Requote(b, d, &q, destination, addr[:], m.port)
 		readdress(b, d, source, a.public[m.public])
 		if a.ours(be.Uint32(b[d.L3+16:])) {
 			out = portA
@@ -570,7 +572,8 @@ func (a *app) about(in int, b []byte, d *hdr.Layers) verdict {
 			return verdict{drop, reasonUnrelated}
 		}
 		m := s.mappings.At(i)
-		requote(b, d, &q, source, m.Key.addr, m.Key.port)
+		be.PutUint32(addr[:], m.Key.addr)
+		flow.Requote(b, d, &q, source, addr[:], m.Key.port)
 		readdress(b, d, destination, m.Key.addr)
 		host = m.Val.mac
 	}

@@ -92,25 +92,3 @@ func patched(b []byte, d *hdr.Layers, end int, sum uint16, addr uint32, port uin
 	}
 	return sum
 }
-
-// requote writes the address and the port of an end of datagram q, which the ICMP error d quotes. It adapts the
-// checksums in the quotation, and the error's own checksum.
-func requote(b []byte, d, q *hdr.Layers, end int, addr uint32, port uint16) {
-	outer := hdr.ICMP(b[d.L4:])
-	sum := outer.Checksum()
-	put := func(at int, v uint16) {
-		sum = hdr.PatchChecksum(sum, be.Uint16(b[at:]), v)
-		be.PutUint16(b[at:], v)
-	}
-	if at := sumAt(q); at+2 <= q.End {
-		if old := be.Uint16(b[at:]); q.Proto != hdr.ProtoUDP || old != 0 {
-			put(at, patched(b, q, end, old, addr, port))
-		}
-	}
-	at := addressAt(q, end)
-	put(q.L3+10, hdr.PatchChecksum32(hdr.IPv4(b[q.L3:]).Checksum(), be.Uint32(b[at:]), addr))
-	put(at, uint16(addr>>16))
-	put(at+2, uint16(addr))
-	put(portAt(q, end), port)
-	outer.SetChecksum(sum)
-}

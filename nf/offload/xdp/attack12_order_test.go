@@ -71,3 +71,35 @@ func TestAttack12PausedOrder(t *testing.T) {
 		}
 	}
 }
+
+// TestBegunAnew: both ends of a connection that the kernel runs have lost it, and the opener uses its port again. A SYN that somebody made up begins nothing
+// after the kernel has run another frame of the opener.
+func TestBegunAnew(t *testing.T) {
+	const client, server = 0x30000000, 0x60000000
+	for _, forgot := range []bool{true, false} {
+		w, c := ordered(t, hdr.ProtoTCP, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
+		push := func(from int, flags uint8, seq, ack uint32, passes bool) {
+			t.Helper()
+			w.at = w.at.Add(time.Second)
+			w.fast.tell(w.at)
+			f := w.attackFrame(c, from, func(d *datagram) { d.flags, d.payload, d.seq, d.ack = flags, 0, seq, ack })
+			if out := w.push(from, f); len(out[1-from]) == 1 != passes {
+				t.Fatalf("forgot: %v: flags %#x from %d: passes: %v", forgot, flags, from, !passes)
+			}
+		}
+		was := c.next
+		push(0, 0x02, client, 0, true)
+		if !forgot {
+			push(0, 0x10, was[0], was[1], true)
+		}
+		push(1, 0x12, server, client+1, forgot)
+		push(0, 0x10, client+1, server+1, forgot)
+		push(1, 0x10, server+1, client+1, forgot)
+		push(1, 0x10, was[1], was[0], !forgot)
+		if c.next = was; forgot {
+			c.next = [2]uint32{client + 1, server + 1}
+		}
+		w.began(c) // again
+		w.compare()
+	}
+}
