@@ -57,3 +57,27 @@ func TestClientMoves(t *testing.T) {
 		same(t, a.ack().Out["a"], b.response(hdr.AtomicAck, b.psn-1, append(aeth(hdr.SynACK, b.msn+1), 0, 0, 0, 0, 0, 0, 0, 2), nil))
 	})
 }
+
+// Clients of two VLANs reach one server by its one address, each VLAN through a router of its own (VRRP has another MAC address in each, and so
+// have routers with an interface in each). What one VLAN's clients change in memory is not undone by WRITEs in the place of the other's atomics.
+func TestOneServerInTwoVLANs(t *testing.T) {
+	const va = 0x7000
+	r := newRig(t, graph.Args{})
+	in := func(vlan uint16) {
+		r.tags, r.serverMAC = []uint16{vlan}, [6]byte{0, 0, 0x5E, 0, 1, byte(vlan)}
+	}
+	in(10)
+	a, b := r.join(), r.join()
+	b.learn(a, va, 1)
+	in(20)
+	c := r.client().connect().proven()
+	one(t, c.cas(va, 1, 2).Out["b"])
+	one(t, c.atomicAck(1).Out["a"])
+	in(10)
+	r.Advance(time.Millisecond)
+	x := one(t, b.cas(va, 1, 3).Out["b"]) // it fails, as the word has 2
+	var f hdr.Frame
+	if hdr.Parse(x, &f); f.Op != hdr.CompareSwap {
+		t.Errorf("the server gets %s: it undoes what the client in the other VLAN has changed", text(x))
+	}
+}
