@@ -259,11 +259,11 @@ func (n *node) meets(m *node) bool {
 	return false
 }
 
-// mayBeOne reports whether nodes n and m may be one server: one that has one address in two VLANs, or is reached by way of
-// two, or one with two addresses that servers= does not tell apart. In two VLANs a server's answers may come from two MAC
+// mayBe reports whether nodes n and m may be one server: one that has one address in two VLANs, or is reached by way of two, or,
+// unless servers= names the servers (fixed), one with two addresses. In two VLANs a server's answers may come from two MAC
 // addresses: its own ones, or those of routers.
-func (s *Box) mayBeOne(n, m *node) bool {
-	return m.named(n.addrs[0].In(0)) || !s.fixed && n.meets(m)
+func (n *node) mayBe(m *node, fixed bool) bool {
+	return m.named(n.addrs[0].In(0)) || !fixed && n.meets(m)
 }
 
 // pair sets or clears twin for each node, according to whether another node may be the same server.
@@ -274,7 +274,7 @@ func (s *Box) pair() {
 		s.own(m)
 		twin := false
 		for _, k := range nodes {
-			twin = twin || k != m && s.mayBeOne(k, m)
+			twin = twin || k != m && k.mayBe(m, s.fixed)
 		}
 		if m.twin.Load() && !twin {
 			m.words.doubtAll() // the other server's clients may have written to them, if both are one server
@@ -301,7 +301,7 @@ func (s *Box) awaitsTwin() bool {
 	n.twins = false
 	busy := false
 	for _, m := range *s.nodes.Load() {
-		if m != n && s.mayBeOne(m, n) {
+		if m != n && m.mayBe(n, s.fixed) {
 			s.own(m)
 			busy = busy || m.words.writes > 0
 		}
