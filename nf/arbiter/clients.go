@@ -105,8 +105,12 @@ func (s *state) inherit(now clock.Time, i int32, m *message.Message) message.Res
 	return message.OK
 }
 
-// shutOut returns the targets of a client from which it is shut out, and forgets its other targets.
+// shutOut returns the targets of a client from which it is shut out, and forgets its other targets. Without fence= nobody shuts it out:
+// an entry from before stays in the fence until an operator lifts it.
 func (s *state) shutOut(c *client) []target {
+	if s.fence == nil {
+		return nil
+	}
 	n := 0
 	for _, t := range c.targets[:c.nTargets] {
 		if s.fence.Shuts(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn, c.from.vids()) {
