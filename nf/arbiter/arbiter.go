@@ -204,6 +204,16 @@ type peer struct {
 	tags, side uint8
 }
 
+// vids returns the IDs of the VLANs that the peer is in, as hdr.VIDs does.
+func (p *peer) vids() (ids uint32) {
+	for i := range int(p.tags) {
+		if v := binary.BigEndian.Uint16(p.vlans[i][2:]) & 0xFFF; v != 0 {
+			ids = ids<<12 | uint32(v)
+		}
+	}
+	return ids
+}
+
 // Takes implements graph.Reconfigurer.
 func (a *app) Takes(args graph.Args) bool {
 	s, err := parse(args)

@@ -11,7 +11,7 @@ import (
 
 // admit finds the client that a message is of, or makes it one that is known.
 func (s *state) admit(now clock.Time, m *message.Message, from *peer) (int32, message.Result) {
-	k := clientKey{from.ip, m.Client}
+	k := clientKey{from.ip, from.vids(), m.Client}
 	at := s.byKey.Find(&k, k.hash(s.lines.seed))
 	if at < 0 {
 		if !s.offered(now, from, m) {
@@ -41,14 +41,14 @@ func (s *state) admit(now clock.Time, m *message.Message, from *peer) (int32, me
 // enrol makes a client known.
 func (s *state) enrol(m *message.Message, from *peer) (int32, message.Result) {
 	n := len(s.freeClients)
-	if n == 0 || !s.settles(from.ip) { // counted
+	k := clientKey{from.ip, from.vids(), m.Client}
+	if n == 0 || !s.settles(k) { // counted
 		return -1, message.Full
 	}
 	i := s.freeClients[n-1]
-	k := clientKey{from.ip, m.Client}
 	at := s.byKey.Add(&k, k.hash(s.lines.seed))
 	if at < 0 {
-		s.goes(from.ip)
+		s.goes(k)
 		return -1, message.Full
 	}
 	s.freeClients = s.freeClients[:n-1]
@@ -91,7 +91,7 @@ func (s *state) inherit(now clock.Time, i int32, m *message.Message) message.Res
 	}
 	settle := s.settle
 	for _, t := range s.shutOut(c) {
-		wait, _ := s.fence.Shut(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn) // as it is: it is ours again, after a restart
+		wait, _ := s.fence.Shut(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn, c.from.vids()) // as it is: it is ours again, after a restart
 		settle = max(settle, wait)
 	}
 	if left := k.heirAt.Add(settle).Sub(now); left > 0 { // what its predecessor sent last
@@ -99,17 +99,21 @@ func (s *state) inherit(now clock.Time, i int32, m *message.Message) message.Res
 		return message.Settling
 	}
 	for _, t := range s.shutOut(c) {
-		s.fence.Lift(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn)
+		s.fence.Lift(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn, c.from.vids())
 	}
 	s.anew(i, m, &from)
 	return message.OK
 }
 
-// shutOut returns the targets of a client from which it is shut out, and forgets its other targets.
+// shutOut returns the targets of a client from which it is shut out, and forgets its other targets. Without fence= nobody shuts it out:
+// an entry from before stays in the fence until an operator lifts it.
 func (s *state) shutOut(c *client) []target {
+	if s.fence == nil {
+		return nil
+	}
 	n := 0
 	for _, t := range c.targets[:c.nTargets] {
-		if s.fence.Shuts(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn) {
+		if s.fence.Shuts(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn, c.from.vids()) {
 			c.targets[n] = t
 			n++
 		}
@@ -183,7 +187,7 @@ func (s *state) end(now clock.Time, i int32) {
 				ok := false
 				if s.fence != nil {
 					var settle time.Duration
-					settle, ok = s.fence.Shut(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn)
+					settle, ok = s.fence.Shut(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn, c.from.vids())
 					wait = max(wait, settle)
 				}
 				if !ok {
@@ -214,7 +218,7 @@ func (s *state) forget(i int32) {
 	k := c.key()
 	if at := s.byKey.Find(&k, k.hash(s.lines.seed)); at >= 0 {
 		s.byKey.Del(at)
-		s.goes(k.ip)
+		s.goes(k)
 	}
 	atomic.StoreUint32(&c.state, free)
 	s.due.remove(i)

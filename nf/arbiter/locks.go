@@ -90,7 +90,7 @@ func (s *state) aim(i int32, words []message.Word) message.Result {
 		if has(c.targets[:n], t) || has(all, t) {
 			continue
 		}
-		if s.fence.Shuts(netip.AddrFrom4(c.from.ip), server, t.qpn) {
+		if s.fence.Shuts(netip.AddrFrom4(c.from.ip), server, t.qpn, c.from.vids()) {
 			return message.Shut
 		}
 		all = append(all, t)

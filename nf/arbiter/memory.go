@@ -160,7 +160,7 @@ func (s *state) restore() bool {
 			return false
 		}
 		s.byKey.At(at).Val = int32(i)
-		if !s.settles(k.ip) {
+		if !s.settles(k) {
 			return false
 		}
 	}

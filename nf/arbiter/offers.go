@@ -25,8 +25,9 @@ func (o *offers) cookie(from *peer, m *message.Message, epoch uint64) uint64 {
 	be.PutUint64(o.plain[8:], m.Incarnation)
 	be.PutUint64(o.plain[16:], epoch)
 	be.PutUint32(o.plain[24:], m.Client)
+	be.PutUint32(o.plain[28:], from.vids())
 	o.block.Encrypt(o.sealed[:16], o.plain[:16]) // CBC-MAC of two blocks
-	for i := range 12 {
+	for i := range 16 {
 		o.sealed[i] ^= o.plain[16+i]
 	}
 	o.block.Encrypt(o.sealed[:16], o.sealed[:16])
@@ -41,16 +42,16 @@ func (o *offers) offered(now clock.Time, from *peer, m *message.Message) bool {
 // census counts the clients of each address.
 type census struct {
 	seed  uint64
-	hosts flow.Table[[4]byte, int32]
+	hosts flow.Table[clientKey, int32] // the number in the key is 0
 }
 
-// settles counts another client of an address, or returns false if the address has as many as it may have.
-func (s *census) settles(ip [4]byte) bool {
-	k := clientKey{ip: ip}
+// settles counts client k for its address, or returns false if the address has as many clients as it may have.
+func (s *census) settles(k clientKey) bool {
+	k.number = 0
 	hash := k.hash(s.seed)
-	at := s.hosts.Find(&ip, hash)
+	at := s.hosts.Find(&k, hash)
 	if at < 0 {
-		at = s.hosts.Add(&ip, hash)
+		at = s.hosts.Add(&k, hash)
 	}
 	if at < 0 || s.hosts.At(at).Val >= message.Clients {
 		return false
@@ -59,10 +60,10 @@ func (s *census) settles(ip [4]byte) bool {
 	return true
 }
 
-// goes counts one client less of an address.
-func (s *census) goes(ip [4]byte) {
-	k := clientKey{ip: ip}
-	if at := s.hosts.Find(&ip, k.hash(s.seed)); at >= 0 {
+// goes counts client k for its address no more.
+func (s *census) goes(k clientKey) {
+	k.number = 0
+	if at := s.hosts.Find(&k, k.hash(s.seed)); at >= 0 {
 		if s.hosts.At(at).Val--; s.hosts.At(at).Val == 0 {
 			s.hosts.Del(at)
 		}

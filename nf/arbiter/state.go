@@ -16,14 +16,15 @@ import (
 // Fence shuts clients out from memory servers. tor/fence implements it; its instances share it
 // (graph.Ctx.Shared).
 type Fence interface {
-	// Shut drops, from this moment on, all that a client sends to a server's queue pair (0: to all of them).
+	// Shut drops, from this moment on, all that a client in the VLANs with these IDs (hdr.VIDs) sends to a server's queue pair
+	// (0: to all of them).
 	// Frames that have passed before may be under way for settle. It returns false if it cannot, for example for
 	// lack of room.
-	Shut(client, server netip.Addr, qpn uint32) (settle time.Duration, ok bool)
+	Shut(client, server netip.Addr, qpn, vlans uint32) (settle time.Duration, ok bool)
 	// Lift ends what Shut began.
-	Lift(client, server netip.Addr, qpn uint32)
+	Lift(client, server netip.Addr, qpn, vlans uint32)
 	// Shuts reports whether a client is shut out, whoever has done that.
-	Shuts(client, server netip.Addr, qpn uint32) bool
+	Shuts(client, server netip.Addr, qpn, vlans uint32) bool
 }
 
 // Times that nobody needs to set.
@@ -37,13 +38,15 @@ const (
 // slice is the number of holds that are given back, or of clients that are looked at, at a time.
 const slice = 64
 
+// clientKey names a client. The same address in another VLAN is another host's.
 type clientKey struct {
 	ip     [4]byte
+	vlans  uint32 // hdr.VIDs
 	number uint32
 }
 
 func (k *clientKey) hash(seed uint64) uint64 {
-	return hdr.Fold(seed, uint64(binary.LittleEndian.Uint32(k.ip[:]))|uint64(k.number)<<32)
+	return hdr.Fold(hdr.Fold(seed, uint64(binary.LittleEndian.Uint32(k.ip[:]))|uint64(k.number)<<32), uint64(k.vlans))
 }
 
 type wordKey struct {
@@ -136,7 +139,7 @@ type pushed struct {
 
 func newState(s settings, seed uint64, memory []byte, secret [16]byte) *state {
 	x := &state{settings: s, known: make([]about, s.nClients), beside: make([]placed, s.nHolds), waiters: make([]waiter, s.nWaiters),
-		due: newDue(s.nClients + s.nWaiters), told: make([]pushed, 0, s.nWaiters), byKey: flow.New[clientKey, int32](2 * s.nClients), census: census{seed, flow.New[[4]byte, int32](2 * s.nClients)}, lines: lines{seed: seed, words: flow.New[wordKey, word](2 * (s.nHolds + s.nWaiters))}}
+		due: newDue(s.nClients + s.nWaiters), told: make([]pushed, 0, s.nWaiters), byKey: flow.New[clientKey, int32](2 * s.nClients), census: census{seed, flow.New[clientKey, int32](2 * s.nClients)}, lines: lines{seed: seed, words: flow.New[wordKey, word](2 * (s.nHolds + s.nWaiters))}}
 	x.dirty = make([]int32, 0, x.words.Places()+slice)
 	x.head, x.clients, x.holds = lay(memory, s.nClients, s.nHolds)
 	x.freeClients, x.freeHolds = make([]int32, 0, s.nClients), make([]int32, 0, s.nHolds)
@@ -233,7 +236,7 @@ func (s *state) sound() bool {
 	return true
 }
 
-func (c *client) key() clientKey { return clientKey{c.from.ip, c.number} }
+func (c *client) key() clientKey { return clientKey{c.from.ip, c.from.vids(), c.number} }
 
 // handle turns message m, of a client, into its answer, or returns false if there is none.
 func (s *state) handle(now clock.Time, m *message.Message, from *peer) bool {
@@ -416,7 +419,7 @@ func (s *state) ask(now clock.Time) {
 		}
 		if c := &s.clients[s.look]; c.state == live && s.known[s.look].holds > 0 {
 			for _, t := range c.targets[:c.nTargets] {
-				if s.fence.Shuts(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn) {
+				if s.fence.Shuts(netip.AddrFrom4(c.from.ip), netip.AddrFrom4(t.server), t.qpn, c.from.vids()) {
 					s.die(now, s.look)
 					break
 				}

@@ -38,6 +38,7 @@ func tables() []table.Decl {
 				{Name: "locks", Bits: 32, Help: "words that it holds"},
 				{Name: "waiting", Bits: 8, Help: "its requests in line"},
 				{Name: "left", Bits: 32, Help: "ms left of its lease"},
+				{Name: "vlans", Bits: 24, Form: table.Hex, Help: "its VLAN ID, of two tags 4096 times the outer ID and the inner; 0: none. One address in two VLANs is two hosts'"},
 			}}},
 			May: table.Delete},
 	}
@@ -67,7 +68,7 @@ func (a *app) scan(c *graph.Ctx, t, from, n int, yield func(*table.Entry)) int {
 		}
 		if k, b := &a.clients[i], &a.known[i]; k.state != free {
 			yield(&table.Entry{Key: []table.Cond{{V: table.Addr(netip.AddrFrom4(k.from.ip))}, {V: table.Uint(uint64(k.number))}},
-				Call: table.Call{Params: []table.Value{table.Uint(k.incarnation), table.Uint(uint64(k.state)), table.Uint(uint64(b.holds)), table.Uint(uint64(b.waiters)), a.left(c, int32(i))}}})
+				Call: table.Call{Params: []table.Value{table.Uint(k.incarnation), table.Uint(uint64(k.state)), table.Uint(uint64(b.holds)), table.Uint(uint64(b.waiters)), a.left(c, int32(i)), table.Uint(uint64(k.from.vids()))}}})
 		}
 	}
 	if end == all {
@@ -83,23 +84,32 @@ func (a *app) left(c *graph.Ctx, i int32) table.Value {
 	return table.Uint(uint64(millis(a.known[i].ends.Sub(c.Now()))))
 }
 
+// remove takes the clients with an address and a number for dead, in whichever VLANs they are.
 func (a *app) remove(c *graph.Ctx, _ int, k []table.Cond) error {
 	a.turn.Take()
 	defer a.turn.Give()
-	key := clientKey{k[0].V.Addr(32).As4(), uint32(k[1].V.Lo)}
-	at := a.byKey.Find(&key, key.hash(a.lines.seed))
-	if at < 0 {
-		return table.Errorf(table.Missing, "no client %v number %d is known", netip.AddrFrom4(key.ip), key.number)
+	ip, number := k[0].V.Addr(32).As4(), uint32(k[1].V.Lo)
+	known, living := false, false
+	for i := range a.clients {
+		x := &a.clients[i]
+		if x.state == free || x.from.ip != ip || x.number != number {
+			continue
+		}
+		if known = true; x.state != live {
+			continue
+		}
+		if living = true; a.known[i].holds == 0 {
+			a.forget(int32(i))
+		} else {
+			a.die(c.Now(), int32(i))
+			c.Wake(c.Now())
+		}
 	}
-	i := a.byKey.At(at).Val
-	switch b := &a.known[i]; {
-	case a.clients[i].state != live:
+	switch {
+	case !known:
+		return table.Errorf(table.Missing, "no client %v number %d is known", netip.AddrFrom4(ip), number)
+	case !living:
 		return table.Errorf(table.Busy, "it is being shut out, or is: lift that in the table held of the fence")
-	case b.holds == 0:
-		a.forget(i)
-	default:
-		a.die(c.Now(), i)
-		c.Wake(c.Now())
 	}
 	return nil
 }

@@ -91,6 +91,17 @@ func (f *Frame) VLANOf(b []byte, i int) VLAN {
 	return VLAN(b[o : o+VLANLen])
 }
 
+// VIDs is the IDs of the VLANs that a frame is in, by its first n tags, as one number: 12 bits each, the outermost first. A priority
+// tag has no ID. It is 0 for a frame in no VLAN.
+func VIDs(b []byte, n uint8) (ids uint32) {
+	for i := range int(n) {
+		if v := VLAN(b[EthernetLen+i*VLANLen:]).VID(); v != 0 {
+			ids = ids<<12 | uint32(v)
+		}
+	}
+	return ids
+}
+
 // HopsOf is the TTL, or the hop limit, of parsed frame b.
 func (f *Frame) HopsOf(b []byte) uint8 {
 	if f.Net == NetIPv4 {

@@ -1,6 +1,7 @@
 package arbiter
 
 import (
+	"maps"
 	"os"
 	"strconv"
 	"testing"
@@ -81,5 +82,39 @@ func TestShutOut(t *testing.T) {
 	w.run(w.now.Add(100*time.Millisecond), nil)
 	if a.held[third] == 0 || w.err != nil {
 		t.Errorf("it is not let in again: %v, %v", a.denied, w.err)
+	}
+}
+
+// TestFenceTakenAway: the arbiter is told to shut nobody out any more while a client is shut out. The client's next incarnation is let in
+// again, and holds locks.
+func TestFenceTakenAway(t *testing.T) {
+	w := begin(2, rules{fenced: true})
+	w.start()
+	w.timer()
+	w.run(w.now.Add(lease+2*settle), nil)
+	w.calm, w.idle = true, true
+	a := w.host[0]
+	w.asks(a, 0, []message.Word{wordOf(1, true, a.qpn)})
+	w.run(w.now.Add(5*time.Millisecond), nil)
+	if len(a.held) != 1 {
+		t.Fatalf("%v %v", a.denied, w.err)
+	}
+	life := a.life
+	a.frozen = w.now.Add(3 * lease)
+	w.drive(a)
+	w.run(w.now.Add(2*lease), nil)
+	args := maps.Clone(w.args)
+	args["fence"] = "none"
+	if _, err := w.inst.Set("arbiter", args); err != nil {
+		t.Fatal(err)
+	}
+	w.timer()
+	w.run(w.now.Add(2*lease), nil)
+	if w.asks(a, maxWait, []message.Word{wordOf(1, true, a.qpn)}); a.life == life {
+		t.Fatal("the host did not notice that it was shut out")
+	}
+	w.run(w.now.Add(100*time.Millisecond), nil)
+	if len(a.held) != 1 || w.err != nil {
+		t.Errorf("it holds %v: %v, %v", a.held, a.denied, w.err)
 	}
 }

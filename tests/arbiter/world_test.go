@@ -122,9 +122,10 @@ type world struct {
 	newest   map[uint64]uint64    // by word: the last token granted
 	landing  map[[2]uint64]func() // by token and word: a WRITE under way; nil: it has landed
 	last     uint64
-	calm     bool   // no more faults
-	idle     bool   // who is granted something does nothing with it
-	operator string // argument fence=
+	calm     bool       // no more faults
+	idle     bool       // who is granted something does nothing with it
+	operator string     // argument fence= of the fence
+	args     graph.Args // of the arbiter
 	err      error
 	stats    map[string]int
 	order    []int // of hosts, in which they were granted all words
@@ -184,7 +185,7 @@ func (w *world) start() {
 	} else {
 		s.Links = append(s.Links, "arbiter.b -> pb.in", "pb.out -> arbiter.b")
 	}
-	w.ends = [2]*end{{w: w, side: 0}, {w: w, side: 1}}
+	w.args, w.ends = args, [2]*end{{w: w, side: 0}, {w: w, side: 1}}
 	var err error
 	w.inst, err = graph.New(graph.Config{Spec: s, Kinds: kinds, Ports: map[string][]port.Port{"pa": {w.ends[0]}, "pb": {w.ends[1]}}, Seed: w.r.Uint64(),
 		Memory: func(app string, size int) ([]byte, error) {

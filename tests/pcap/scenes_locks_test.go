@@ -29,6 +29,9 @@ func (l *locker) session() uint64 {
 	copy(b, []byte{10, 0, 0, l.last, 5000 >> 8, 5000 & 255})
 	binary.BigEndian.PutUint64(b[8:], l.life)
 	binary.BigEndian.PutUint64(b[16:], uint64(l.s.now)/16e9)
+	if len(l.talk.vlans) > 0 {
+		binary.BigEndian.PutUint32(b[28:], uint32(l.talk.vlans[0]))
+	}
 	cipher.NewCBCEncrypter(k, make([]byte, 16)).CryptBlocks(b, b)
 	return binary.BigEndian.Uint64(b[16:]) | 1
 }

@@ -78,7 +78,8 @@ func tables() []table.Decl {
 			Setting: &table.Setting{Arg: "fence", Of: fenceOf, Set: setFence}},
 		tableHeld: {Name: "held", Help: "all who are shut out: by fence=, by request, by another function as arbiter, or by what a process before this one left; one that is deleted is lifted", Keys: keys,
 			Actions: []table.Action{{Name: "held", Help: "what it asks is dropped", Params: []table.Field{
-				{Name: "by", Bits: 8, Help: "0: fence=, 1: a request, 2: it was left, 3: another function"}}}},
+				{Name: "by", Bits: 8, Help: "0: fence=, 1: a request, 2: it was left, 3: another function"},
+				{Name: "vlans", Bits: 32, Form: table.Hex, Help: "0: in any VLAN; else 1 and the VLAN ID, of two tags 1 and 4096 times the outer ID and the inner"}}}},
 			May: table.Delete},
 	}
 }
@@ -88,7 +89,7 @@ func key(e entry) []table.Cond {
 }
 
 func entryOf(k []table.Cond) entry {
-	return entry{k[0].V.Addr(32), k[1].V.Addr(32), uint32(k[2].V.Lo), uint32(k[3].V.Lo)}
+	return entry{client: k[0].V.Addr(32), server: k[1].V.Addr(32), qpn: uint32(k[2].V.Lo), rkey: uint32(k[3].V.Lo)}
 }
 
 func fenceOf(args table.Args) (rows table.Rows) {
@@ -246,7 +247,7 @@ func (a *app) scan(_ *graph.Ctx, _, from, n int, yield func(*table.Entry)) int {
 	all, by := a.held.list()
 	end := min(from+n, len(all))
 	for i := from; i < end; i++ {
-		yield(&table.Entry{Key: key(all[i]), Call: table.Call{Params: []table.Value{table.Uint(uint64(by[i]))}}})
+		yield(&table.Entry{Key: key(all[i]), Call: table.Call{Params: []table.Value{table.Uint(uint64(by[i])), table.Uint(uint64(all[i].vlans))}}})
 	}
 	if end == len(all) {
 		return -1
@@ -257,14 +258,20 @@ func (a *app) scan(_ *graph.Ctx, _, from, n int, yield func(*table.Entry)) int {
 func (a *app) remove(_ *graph.Ctx, _ int, k []table.Cond) error {
 	e := entryOf(k)
 	all, by := a.held.list()
-	i := slices.Index(all, e)
-	switch {
-	case i < 0:
-		return table.Errorf(table.Missing, "nobody is shut out by %v", e)
-	case by[i] == byArgument:
-		return table.Errorf(table.Busy, "%v: table fence has it: delete it there", e)
+	var of []entry // in whichever VLANs
+	for i, x := range all {
+		if e.vlans = x.vlans; x != e {
+			continue
+		}
+		if by[i] == byArgument {
+			return table.Errorf(table.Busy, "%v: table fence has it: delete it there", e)
+		}
+		of = append(of, x)
 	}
-	a.held.lift(e)
+	if of == nil {
+		return table.Errorf(table.Missing, "nobody is shut out by %v", e)
+	}
+	a.held.lift(of...)
 	return nil
 }
 
@@ -334,8 +341,9 @@ func (a *app) shuts(all []entry, p []byte) bool {
 	default:
 		named = false
 	}
+	vlans := hdr.VIDs(p, a.f.Tags)
 	for i := range all {
-		if e := &all[i]; e.server.As4() == server && (e.qpn == 0 || e.qpn == qpn) && (e.rkey == 0 || !named || e.rkey == rkey) {
+		if e := &all[i]; e.server.As4() == server && (e.qpn == 0 || e.qpn == qpn) && (e.rkey == 0 || !named || e.rkey == rkey) && e.reaches(vlans) {
 			return true
 		}
 	}
@@ -367,9 +375,9 @@ func (a *app) hides(shut map[[4]byte][]entry, p []byte) bool {
 		}
 		qpn = bth.DestQP()
 	}
-	server := [4]byte(ip[16:])
+	server, vlans := [4]byte(ip[16:]), hdr.VIDs(p, a.f.Tags)
 	return slices.ContainsFunc(all, func(e entry) bool {
-		return e.server.As4() == server && (e.qpn == 0 || qpn == 0 || e.qpn == qpn)
+		return e.server.As4() == server && (e.qpn == 0 || qpn == 0 || e.qpn == qpn) && e.reaches(vlans)
 	})
 }
 
@@ -388,7 +396,7 @@ func (a *app) asked(c *graph.Ctx, x *packet.Buf, p []byte) bool {
 	if !oneHost(server) || p[0]&1 != 0 {
 		return false // the answer would have no single receiver, or sender
 	}
-	told, what := a.decide(c, private, right{client: [4]byte(ip[12:]), server: server.As4(), mac: [6]byte(p[6:])})
+	told, what := a.decide(c, private, right{client: [4]byte(ip[12:]), server: server.As4(), mac: [6]byte(p[6:]), vlans: hdr.VIDs(p, a.f.Tags)})
 	c.Count(what, 1)
 	f := hdr.CMFields{AttributeID: hdr.ConnectReject, TransactionID: m.TransactionID(), RemoteCommID: m.LocalCommID(), Reason: reasonUser, PrivateData: told}
 	var mac [6]byte

@@ -100,7 +100,7 @@ func TestShuts(t *testing.T) {
 
 // TestTables: entries come and go by the tables, and outlive the process.
 func TestTables(t *testing.T) {
-	e := entry{netip.MustParseAddr("10.9.0.16"), netip.MustParseAddr("10.9.0.1"), 0x200, 0x1234}
+	e := entry{netip.MustParseAddr("10.9.0.16"), netip.MustParseAddr("10.9.0.1"), 0x200, 0x1234, 0}
 	var kept []byte
 	held := func(x *graphtest.Test) (by []uint64) {
 		t.Helper()
@@ -132,7 +132,7 @@ func TestTables(t *testing.T) {
 	if by := held(y); !slices.Equal(by, []uint64{byBefore}) {
 		t.Errorf("%v", by)
 	}
-	if err := y.App().(*app).remove(nil, tableHeld, key(entry{e.client, e.server, 1, 0})); err == nil || !strings.Contains(err.Error(), "nobody is shut out") {
+	if err := y.App().(*app).remove(nil, tableHeld, key(entry{e.client, e.server, 1, 0, 0})); err == nil || !strings.Contains(err.Error(), "nobody is shut out") {
 		t.Error(err)
 	}
 	y.App().(*app).held.lift(e)
@@ -159,41 +159,41 @@ func TestByApp(t *testing.T) {
 	h := x.App().(*app).held
 	client, server := netip.MustParseAddr("10.9.0.16"), netip.MustParseAddr("10.9.0.1")
 	dropped := func() int { return len(x.Push("a", frames(t)...).Dropped) }
-	if d, ok := h.Shut(client, server, 0x200); !ok || d != 7*time.Millisecond || !h.Shuts(client, server, 0x200) || h.Shuts(client, server, 0x201) || h.Shuts(client, server, 0) {
-		t.Errorf("%v %v %v %v %v", d, ok, h.Shuts(client, server, 0x200), h.Shuts(client, server, 0x201), h.Shuts(client, server, 0))
+	if d, ok := h.Shut(client, server, 0x200, 0); !ok || d != 7*time.Millisecond || !h.Shuts(client, server, 0x200, 0) || h.Shuts(client, server, 0x201, 0) || h.Shuts(client, server, 0, 0) {
+		t.Errorf("%v %v %v %v %v", d, ok, h.Shuts(client, server, 0x200, 0), h.Shuts(client, server, 0x201, 0), h.Shuts(client, server, 0, 0))
 	}
 	if dropped() == 0 {
 		t.Error("nothing is dropped")
 	}
-	if h.Lift(client, server, 0x200); dropped() != 0 || h.Shuts(client, server, 0x200) {
+	if h.Lift(client, server, 0x200, 0); dropped() != 0 || h.Shuts(client, server, 0x200, 0) {
 		t.Error("it is not lifted")
 	}
-	if _, ok := h.Shut(client, client, 0); ok {
+	if _, ok := h.Shut(client, client, 0, 0); ok {
 		t.Error("a client is shut out from itself")
 	}
 	// What the operator says stays, and so does a request's.
 	if err := x.Set(graph.Args{"settle": "7ms", "fence": "10.9.0.16-10.9.0.1"}); err != nil {
 		t.Fatal(err)
 	}
-	if d, ok := h.Shut(client, server, 0); !ok || d != 7*time.Millisecond || !h.Shuts(client, server, 5) {
+	if d, ok := h.Shut(client, server, 0, 0); !ok || d != 7*time.Millisecond || !h.Shuts(client, server, 5, 0) {
 		t.Errorf("%v %v", d, ok)
 	}
-	h.add(byRequest, entry{client, server, 7, 0})
-	h.Shut(client, server, 7)
-	h.Lift(client, server, 0)
-	h.Lift(client, server, 7)
+	h.add(byRequest, entry{client, server, 7, 0, 0})
+	h.Shut(client, server, 7, 0)
+	h.Lift(client, server, 0, 0)
+	h.Lift(client, server, 7, 0)
 	if all, by := h.list(); len(all) != 2 || by[0] != byArgument || by[1] != byRequest {
 		t.Errorf("%v %v", all, by)
 	}
 	// An entry that an earlier process left is lifted by the function that shuts its client out again.
-	h.Shut(client, server, 8)
+	h.Shut(client, server, 8, 0)
 	x = graphtest.NewKept(t, *Kind(), nil, graphtest.Start, &kept)
 	h = x.App().(*app).held
-	if h.Lift(client, server, 8); !h.Shuts(client, server, 8) {
+	if h.Lift(client, server, 8, 0); !h.Shuts(client, server, 8, 0) {
 		t.Error("another's is lifted")
 	}
-	h.Shut(client, server, 8)
-	if h.Lift(client, server, 8); h.Shuts(client, server, 8) && !h.Shuts(client, server, 9) {
+	h.Shut(client, server, 8, 0)
+	if h.Lift(client, server, 8, 0); h.Shuts(client, server, 8, 0) && !h.Shuts(client, server, 9, 0) {
 		t.Error("it is not lifted")
 	}
 }
@@ -246,7 +246,7 @@ func asking(client netip.Addr, qpn uint32, cookie uint64, keys ...uint32) []byte
 // stand lets the asker write under R_Keys of the server's.
 func stand(x *graphtest.Test, server [4]byte, keys ...uint32) {
 	for _, k := range keys {
-		x.App().(*app).held.own(right{asker, server, [6]byte{2, 0, 0, 0, 0, 1}, k})
+		x.App().(*app).held.own(right{asker, server, [6]byte{2, 0, 0, 0, 0, 1}, 0, k})
 	}
 }
 
@@ -356,13 +356,13 @@ func TestAskedOften(t *testing.T) {
 	}
 	var text []string
 	for i := range most - n {
-		text = append(text, entry{netip.AddrFrom4([4]byte{10, 8, byte(i >> 8), byte(i)}), theClient, 0, 0}.String())
+		text = append(text, entry{netip.AddrFrom4([4]byte{10, 8, byte(i >> 8), byte(i)}), theClient, 0, 0, 0}.String())
 	}
 	if err := x.Set(graph.Args{"fence": strings.Join(text, ";"), "requests": "on"}); err != nil {
 		t.Error(err)
 	}
 	h := x.App().(*app).held
-	e := entry{theClient, netip.AddrFrom4(theServer), 1, 0x2a}
+	e := entry{theClient, netip.AddrFrom4(theServer), 1, 0x2a, 0}
 	if n := testing.AllocsPerRun(10, func() { h.add(byRequest, e) }); n != 0 {
 		t.Errorf("asking again for what there is: %v allocations", n)
 	}
@@ -418,11 +418,11 @@ func TestRefuses(t *testing.T) {
 	}
 	h := &held{by: map[entry]int{}}
 	for i := range most {
-		if !h.add(byArgument, entry{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), uint32(i + 1), 0}) {
+		if !h.add(byArgument, entry{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), uint32(i + 1), 0, 0}) {
 			t.Fatalf("no room for entry %d", i)
 		}
 	}
-	if h.add(byArgument, entry{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.2"), 0, 0}) {
+	if h.add(byArgument, entry{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.2"), 0, 0, 0}) {
 		t.Error("more entries than there can be")
 	}
 	old := make([]byte, memLen)
@@ -436,7 +436,7 @@ func TestRefuses(t *testing.T) {
 // than there is room for, or after a version that did not note them, there may be others.
 func TestBoundBefore(t *testing.T) {
 	client, server := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
-	at := func(qpn uint32) entry { return entry{client, server, qpn, 0} }
+	at := func(qpn uint32) entry { return entry{client, server, qpn, 0, 0} }
 	left := func(mem []byte) (n int, more bool) {
 		known, more := (&held{mem: mem}).bound()
 		return len(known), more
@@ -493,7 +493,7 @@ func TestReboot(t *testing.T) {
 	d := graphtest.NewDisk()
 	server := netip.AddrFrom4(theServer)
 	x := rebooted(t, d, graph.Args{"fence": "10.9.0.16-10.9.0.1;10.9.0.18-10.9.0.1", "requests": "on"})
-	if _, ok := x.App().(*app).held.Shut(netip.MustParseAddr("10.9.0.17"), server, 0x201); !ok {
+	if _, ok := x.App().(*app).held.Shut(netip.MustParseAddr("10.9.0.17"), server, 0x201, 0); !ok {
 		t.Fatal("not shut out")
 	}
 	stand(x, theServer, 0x2a)
@@ -527,7 +527,7 @@ func TestSlowDisk(t *testing.T) {
 	x := rebooted(t, d, graph.Args{"requests": "on"})
 	d.Busy = true
 	h := x.App().(*app).held
-	if _, ok := h.Shut(theClient, netip.AddrFrom4(theServer), 0); ok {
+	if _, ok := h.Shut(theClient, netip.AddrFrom4(theServer), 0, 0); ok {
 		t.Error("the other function is told before the disk has it")
 	}
 	stand(x, theServer, 0x2a)
@@ -538,11 +538,11 @@ func TestSlowDisk(t *testing.T) {
 	if n := x.Counter("not-on-disk"); n != 2 {
 		t.Errorf("%d entries are not on the disk, want 2", n)
 	}
-	if !h.Shuts(theClient, netip.AddrFrom4(theServer), 5) {
+	if !h.Shuts(theClient, netip.AddrFrom4(theServer), 5, 0) {
 		t.Error("not shut out meanwhile")
 	}
 	d.Busy = false
-	if _, ok := h.Shut(theClient, netip.AddrFrom4(theServer), 0); !ok {
+	if _, ok := h.Shut(theClient, netip.AddrFrom4(theServer), 0, 0); !ok {
 		t.Error("the disk has it")
 	}
 	if _, r, ok := ask(t, x, theServer, asking(netip.MustParseAddr("10.9.0.19"), 0, 0, 0x2a)); !ok || r.Cookie != 0 {

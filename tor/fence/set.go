@@ -28,6 +28,7 @@ type entry struct {
 	client, server netip.Addr
 	qpn            uint32 // of the server's queue pair; 0: all
 	rkey           uint32 // 0: all
+	vlans          uint32 // 1 + hdr.VIDs of the client's frames; 0: all
 }
 
 func (e entry) String() string {
@@ -78,13 +79,16 @@ func (e entry) sound() bool {
 	return oneHost(e.client) && oneHost(e.server) && e.client != e.server && e.qpn <= 0xFFFFFF
 }
 
+// reaches reports whether an entry means frames in the VLANs with these IDs (hdr.VIDs).
+func (e *entry) reaches(vlans uint32) bool { return e.vlans == 0 || e.vlans == vlans+1 }
+
 func oneHost(a netip.Addr) bool {
 	return a.Is4() && !a.IsUnspecified() && !a.IsMulticast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // compare orders entries.
 func (e entry) compare(o entry) int {
-	return cmp.Or(e.client.Compare(o.client), e.server.Compare(o.server), cmp.Compare(e.qpn, o.qpn), cmp.Compare(e.rkey, o.rkey))
+	return cmp.Or(e.client.Compare(o.client), e.server.Compare(o.server), cmp.Compare(e.qpn, o.qpn), cmp.Compare(e.rkey, o.rkey), cmp.Compare(e.vlans, o.vlans))
 }
 
 // entries is the value of the argument fence=.
@@ -151,7 +155,7 @@ func newHeld() *held {
 }
 
 // Memory: magic (8) | 1: all that is bound is in records (1) | 0, and records of 24 bytes: client, server (4 each) |
-// queue pair | R_Key | 1: used (1) | 1: lifted, and its queue pair is bound (1) | 0.
+// queue pair | R_Key | 1: used (1) | 1: lifted, and its queue pair is bound (1) | 0 (2) | VLANs (4).
 const (
 	memMagic  = 0x31656E6366_6C71 // "qlfcne1" and a zero byte (little-endian)
 	memHead   = 16
@@ -251,29 +255,33 @@ func (h *held) bound() (known []port.QueuePair, more bool) {
 
 func (h *held) record(i int) []byte { return h.mem[memHead+i*recordLen:][:recordLen] }
 
-// bytes returns the beginning of e's record, and entryIn reads it.
-func (e entry) bytes() (b [16]byte) {
+// put writes e to record b, but for its marks, and entryIn reads it.
+func (e entry) put(b []byte) {
 	c, s := e.client.As4(), e.server.As4()
 	copy(b[:], c[:])
 	copy(b[4:], s[:])
 	binary.LittleEndian.PutUint32(b[8:], e.qpn)
 	binary.LittleEndian.PutUint32(b[12:], e.rkey)
-	return b
+	binary.LittleEndian.PutUint32(b[20:], e.vlans)
 }
 
 func entryIn(b []byte) entry {
 	le := binary.LittleEndian
-	return entry{netip.AddrFrom4([4]byte(b)), netip.AddrFrom4([4]byte(b[4:])), le.Uint32(b[8:]), le.Uint32(b[12:])}
+	return entry{netip.AddrFrom4([4]byte(b)), netip.AddrFrom4([4]byte(b[4:])), le.Uint32(b[8:]), le.Uint32(b[12:]), le.Uint32(b[20:])}
 }
 
 // onDisk returns the journal's entry of record i.
 func (h *held) onDisk(i int) journal.Entry {
 	r := h.record(i)
-	return journal.Entry{binary.LittleEndian.Uint64(r), binary.LittleEndian.Uint64(r[8:]), 1}
+	return journal.Entry{binary.LittleEndian.Uint64(r), binary.LittleEndian.Uint64(r[8:]), 1, uint64(binary.LittleEndian.Uint32(r[20:]))}
 }
 
 func entryOn(e journal.Entry) entry {
-	return entryIn(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, e[0]), e[1]))
+	var r [recordLen]byte
+	binary.LittleEndian.PutUint64(r[:], e[0])
+	binary.LittleEndian.PutUint64(r[8:], e[1])
+	binary.LittleEndian.PutUint32(r[20:], uint32(e[3]))
+	return entryIn(r[:])
 }
 
 // endures reports whether all of these entries, which are in force, outlive a reboot, or need not, as there is no journal.
@@ -307,12 +315,11 @@ func (h *held) write(e entry, in bool) {
 	if h.mem == nil {
 		return
 	}
-	want := e.bytes()
 	free, lifted := -1, -1
 	for i := range most {
 		r := h.record(i)
 		switch {
-		case r[16]|r[17] != 0 && [16]byte(r) == want:
+		case r[16]|r[17] != 0 && entryIn(r) == e:
 			if in {
 				r[16], r[17] = 1, 0
 				h.keep(i)
@@ -342,7 +349,7 @@ func (h *held) write(e entry, in bool) {
 	if free >= 0 {
 		r := h.record(free)
 		r[17] = 0
-		copy(r, want[:])
+		e.put(r)
 		r[16] = 1 // stored last, so that a used record is complete
 		h.keep(free)
 	}
@@ -448,34 +455,35 @@ func (h *held) list() (all []entry, by []int) {
 	return h.all, h.kinds
 }
 
-// Shut shuts out a client's requests to a server's queue pair (0: to all of them), for another function of the
-// graph (graph.Ctx.Shared). Requests that passed before may be under way for the time settle. ok is false if
+// Shut shuts out a client's requests to a server's queue pair (0: to all of them) in the VLANs with these IDs (hdr.VIDs), for
+// another function of the graph (graph.Ctx.Shared). Requests that passed before may be under way for the time settle. ok is false if
 // there is no room, if the arguments are no sound entry, or as long as the entry would not outlive a reboot.
-func (h *held) Shut(client, server netip.Addr, qpn uint32) (settle time.Duration, ok bool) {
+func (h *held) Shut(client, server netip.Addr, qpn, vlans uint32) (settle time.Duration, ok bool) {
 	if h.begin() != nil {
 		return 0, false
 	}
-	e := entry{client, server, qpn, 0}
+	e := entry{client, server, qpn, 0, vlans + 1}
 	return time.Duration(h.settle.Load()), e.sound() && h.add(byApp, e) && h.endures(e)
 }
 
 // Lift removes an entry that Shut made in this process. An entry from another source stays.
-func (h *held) Lift(client, server netip.Addr, qpn uint32) {
+func (h *held) Lift(client, server netip.Addr, qpn, vlans uint32) {
+	e := entry{client, server, qpn, 0, vlans + 1}
 	h.mu.Lock()
-	by, ok := h.by[entry{client, server, qpn, 0}]
+	by, ok := h.by[e]
 	h.mu.Unlock()
 	if ok && by == byApp {
-		h.lift(entry{client, server, qpn, 0})
+		h.lift(e)
 	}
 }
 
-// Shuts reports whether an entry without an R_Key shuts a client out from a server's queue pair.
-func (h *held) Shuts(client, server netip.Addr, qpn uint32) bool {
+// Shuts reports whether an entry without an R_Key shuts a client in the VLANs with these IDs out from a server's queue pair.
+func (h *held) Shuts(client, server netip.Addr, qpn, vlans uint32) bool {
 	if !client.Is4() || h.begin() != nil {
 		return false
 	}
 	for _, e := range (*h.now.Load())[client.As4()] {
-		if e.server == server && e.rkey == 0 && (e.qpn == 0 || e.qpn == qpn) {
+		if e.server == server && e.rkey == 0 && (e.qpn == 0 || e.qpn == qpn) && e.reaches(vlans) {
 			return true
 		}
 	}

@@ -26,10 +26,12 @@ import (
 //
 // The asker must also receive answers: the first answer is a cookie, which the next request has to carry.
 
-// right says that a client, given by its IP and MAC address, may write under an R_Key of a server.
+// right says that a client, given by its IP and MAC address and the VLANs that its frames are in (hdr.VIDs), may write under an R_Key
+// of a server.
 type right struct {
 	client, server [4]byte
 	mac            [6]byte
+	vlans          uint32
 	rkey           uint32
 }
 
@@ -158,7 +160,7 @@ func (w *witness) request(now clock.Time, s conn.Slot, p []byte, f *hdr.Frame) {
 	if !fresh || e.asking || e.n == keysEach {
 		return
 	}
-	r := right{client: [4]byte(p[f.L3+12:]), server: [4]byte(p[f.L3+16:]), mac: [6]byte(p[6:])}
+	r := right{client: [4]byte(p[f.L3+12:]), server: [4]byte(p[f.L3+16:]), mac: [6]byte(p[6:]), vlans: hdr.VIDs(p, f.Tags)}
 	switch {
 	case f.Op.Has(hdr.IsWrite) && f.Op.Info().Ext&hdr.HasRETH != 0:
 		if h := f.RETHOf(p); h.DMALength() > 0 { // a server does not check the R_Key of a WRITE of no bytes
@@ -245,6 +247,7 @@ func (h *held) cookie(asker right, about entry, now clock.Time, ago int64) uint6
 	m.SetSeed(h.seed)
 	_, _ = m.Write(asker.client[:])
 	_, _ = m.Write(asker.mac[:])
+	_, _ = m.Write(binary.BigEndian.AppendUint32(nil, asker.vlans))
 	_, _ = m.Write(asker.server[:])
 	client := about.client.As4()
 	_, _ = m.Write(client[:])

@@ -130,7 +130,7 @@
 // While a WRITE in the place of an atomic is under way, requests to its word that are not in
 // order with it wait, because the WRITE would undo their changes. For the same reason the box replaces no atomics
 // while two addresses of servers have one MAC, unless servers= says which addresses belong to
-// one server.
+// one server, and while servers in two VLANs have one address.
 //
 // The work on words that one frame causes is bounded. An operation that touches more than 64 words
 // makes all words of its server unknown, by one number that the number of each belief must exceed.

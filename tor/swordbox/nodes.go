@@ -232,9 +232,8 @@ func (s *shared) node(a conn.Addr) *node {
 	return nil
 }
 
-// locate notes mac, from which an answer of node n came, as a MAC address of n. If another node has it, too, both
-// may be one server with two addresses, whose words change unseen by either node; pair then stops the replacement of
-// atomics.
+// locate notes mac, from which an answer of node n came, as a MAC address of n. pair then stops the replacement of atomics
+// where n and another node may be one server, whose words change unseen by either node.
 func (s *Box) locate(n *node, mac uint64) {
 	n.macs[n.nextAt%len(n.macs)].Store(mac)
 	n.nextAt++
@@ -260,7 +259,14 @@ func (n *node) meets(m *node) bool {
 	return false
 }
 
-// pair sets or clears twin for each node, according to whether another node has one of its MAC addresses.
+// mayBe reports whether nodes n and m may be one server: one that has one address in two VLANs, or is reached by way of two, or,
+// unless servers= names the servers (fixed), one with two addresses. In two VLANs a server's answers may come from two MAC
+// addresses: its own ones, or those of routers.
+func (n *node) mayBe(m *node, fixed bool) bool {
+	return m.named(n.addrs[0].In(0)) || !fixed && n.meets(m)
+}
+
+// pair sets or clears twin for each node, according to whether another node may be the same server.
 func (s *Box) pair() {
 	n := s.n
 	nodes := *s.nodes.Load()
@@ -268,7 +274,7 @@ func (s *Box) pair() {
 		s.own(m)
 		twin := false
 		for _, k := range nodes {
-			twin = twin || k != m && k.meets(m) && (!s.fixed || m.named(k.addrs[0].In(0)))
+			twin = twin || k != m && k.mayBe(m, s.fixed)
 		}
 		if m.twin.Load() && !twin {
 			m.words.doubtAll() // the other server's clients may have written to them, if both are one server
@@ -288,14 +294,14 @@ func (s *Box) hasNamesake(n *node) bool {
 	return n.conns.Len() == 0 && slices.ContainsFunc(*s.nodes.Load(), func(m *node) bool { return m != n && m.named(n.addrs[0].In(0)) })
 }
 
-// awaitsTwin reports whether another node with a MAC address of this one has WRITEs in the place of atomics under way,
-// sent before the box knew of the common address.
+// awaitsTwin reports whether another node that may be the same server as this one has WRITEs in the place of atomics under
+// way, sent before the box knew of this one.
 func (s *Box) awaitsTwin() bool {
 	n := s.n
 	n.twins = false
 	busy := false
 	for _, m := range *s.nodes.Load() {
-		if m != n && m.meets(n) {
+		if m != n && m.mayBe(n, s.fixed) {
 			s.own(m)
 			busy = busy || m.words.writes > 0
 		}

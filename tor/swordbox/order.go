@@ -25,7 +25,7 @@ type order struct {
 	ledger ledger
 	strays []stray     // beside the flows
 	ready  []*flow     // flows whose clients may get answers after the frame at hand
-	twin   atomic.Bool // another node has a MAC address of this one, and may be the same server
+	twin   atomic.Bool // another node may be the same server (node.mayBe)
 	lends  lenders     // connections that carry other clients' operations: see hasten
 }
 

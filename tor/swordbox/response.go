@@ -44,6 +44,9 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		answersLost(s, fl, x, b)
 		return
 	}
+	if fl.down.mac() != macOf(b) {
+		fl.clientMoves(b)
+	}
 	psn := s.f.BTHOf(b).PSN()
 	s.congested = s.f.ECNOf(b) == hdr.CE
 	stray := n.stray(fl, psn)
