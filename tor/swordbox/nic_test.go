@@ -76,7 +76,9 @@ func TestOneMAC(t *testing.T) {
 		same(t, e.cas(va, 9, 9).Out["b"], e.moved(d, hdr.WriteOnly, d.spsn, reth(va, testRKey, 8), little(5)))
 		one(t, d.ack().Out["a"])
 		e.msn++
-		// What is known of the word stays known when another client connects.
+		// What is known of the word stays known when another client connects in the place of one that was of this NIC.
+		r.client().connect().proven().leave()
+		e.learn(d, va, 5)
 		g := r.client().connect().proven()
 		r.Advance(time.Millisecond)
 		same(t, g.cas(va, 9, 9).Out["b"], g.moved(d, hdr.WriteOnly, d.spsn, reth(va, testRKey, 8), little(5)))

@@ -223,3 +223,25 @@ func TestStoppedWhileANICIsSilent(t *testing.T) {
 		t.Error("the word is not free")
 	}
 }
+
+// The clients of a silent NIC leave. What they say alone frees no word, because the NIC may still execute the WRITE. When the server's connection manager
+// has said that the connections are over, their queue pairs execute nothing more, and the word is free.
+func TestClientsLeaveASilentNIC(t *testing.T) {
+	for _, said := range []bool{false, true} {
+		s := newTwoNICs(t)
+		s.pass(5 * time.Second)
+		s.at(1)
+		for _, c := range []*party{s.b, s.a} {
+			s.Push("a", c.cm(true, hdr.CMFields{AttributeID: hdr.DisconnectRequest, RemoteQPN: c.sqpn}))
+			if said {
+				s.Push("b", c.cm(false, hdr.CMFields{AttributeID: hdr.DisconnectReply}))
+			}
+		}
+		if s.pass(90 * time.Second); s.asks != said {
+			t.Errorf("the server has said that the connections are over: %v; the word is free: %v", said, s.asks)
+		}
+		if s.pass(40 * time.Second); !s.asks {
+			t.Error("the word is not free")
+		}
+	}
+}

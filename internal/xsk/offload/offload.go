@@ -80,6 +80,7 @@ type Interface struct {
 	// would keep that namespace, and with it the veth, when everybody else has left it; and
 	// in this namespace it is found at once.
 	peer  *Interface
+	by    *process       // of peer: whose namespace it was found in; nil: of a thread, or of a file that this process has open
 	home  netns.NsHandle // of a veth
 	index int            // of this end
 	nsid  int            // of peer's namespace, as this end's has it
@@ -118,6 +119,10 @@ func Open(l netlink.Link) (*Interface, error) {
 func (i *Interface) other(search bool, f func(*Interface) error) error {
 	if !i.home.IsOpen() || i.away != nil {
 		return nil
+	}
+	if i.peer != nil && i.peer.by.hasEnded() { // what is open in its namespace would keep the namespace, and the veth
+		i.peer.Close()
+		i.peer = nil
 	}
 	var p *Interface
 	keep := true
@@ -173,6 +178,7 @@ func (i *Interface) Close() {
 		i.links.Close()
 	}
 	i.peer.Close()
+	i.by.close()
 	if i.home.IsOpen() {
 		_ = i.home.Close()
 	}
@@ -310,7 +316,7 @@ func openPeer(l netlink.Link) (_ *Interface, keep bool, err error) {
 		found, err := newPeer(p, nsid)
 		return found, false, err
 	}
-	ns, named, err := findNamespace(nsid)
+	ns, named, by, err := findNamespace(nsid)
 	if err != nil {
 		return nil, false, err
 	}
@@ -328,8 +334,10 @@ func openPeer(l netlink.Link) (_ *Interface, keep bool, err error) {
 	})
 	if err != nil {
 		found.Close()
+		by.close()
 		return nil, false, err
 	}
+	found.by = by
 	return found, !named, nil
 }
 
@@ -391,8 +399,8 @@ func within(ns netns.NsHandle, f func() error, done chan<- error) {
 // findNamespace looks for the network namespace that has number nsid here: the named ones
 // first, then those that this process has open, then those of processes, and of their
 // threads. A machine may have thousands of these, so each is asked no more than which
-// namespace it is in.
-func findNamespace(nsid int) (_ netns.NsHandle, named bool, err error) {
+// namespace it is in. The process by which it was found is the caller's to close.
+func findNamespace(nsid int) (_ netns.NsHandle, named bool, by *process, err error) {
 	seen := map[string]bool{}
 	// is opens the namespace at path if it is the one.
 	is := func(path, name string) (netns.NsHandle, bool) {
@@ -418,18 +426,11 @@ func findNamespace(nsid int) (_ netns.NsHandle, named bool, err error) {
 				continue
 			}
 			if ns, ok := is(path, fmt.Sprintf("net:[%d]", st.Ino)); ok {
-				return ns, true, nil
+				return ns, true, nil, nil
 			}
 		}
 	}
-	var links []string
-	for _, fd := range names("/proc/self/fd") {
-		links = append(links, "/proc/self/fd/"+fd)
-	}
 	processes := slices.DeleteFunc(names("/proc"), func(name string) bool { return name[0] < '0' || name[0] > '9' })
-	for _, p := range processes {
-		links = append(links, "/proc/"+p+"/ns/net")
-	}
 	link := func(path string) (netns.NsHandle, bool) {
 		to, err := os.Readlink(path)
 		if err != nil {
@@ -437,9 +438,14 @@ func findNamespace(nsid int) (_ netns.NsHandle, named bool, err error) {
 		}
 		return is(path, to)
 	}
-	for _, path := range links {
-		if ns, ok := link(path); ok {
-			return ns, false, nil
+	for _, fd := range names("/proc/self/fd") {
+		if ns, ok := link("/proc/self/fd/" + fd); ok {
+			return ns, false, nil, nil
+		}
+	}
+	for _, p := range processes {
+		if ns, ok := link("/proc/" + p + "/ns/net"); ok {
+			return ns, false, processOf(p), nil
 		}
 	}
 	for _, p := range processes {
@@ -448,11 +454,11 @@ func findNamespace(nsid int) (_ netns.NsHandle, named bool, err error) {
 				continue // as the process
 			}
 			if ns, ok := link("/proc/" + p + "/task/" + t + "/ns/net"); ok {
-				return ns, false, nil
+				return ns, false, nil, nil
 			}
 		}
 	}
-	return netns.None(), false, errHidden
+	return netns.None(), false, nil, errHidden
 }
 
 // names are those in a directory; none when it cannot be read.
