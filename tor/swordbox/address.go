@@ -93,12 +93,16 @@ func (f *flow) moves(to uint64) {
 
 // clientMoves directs the answers to the client of flow fl to the MAC address that answer b of the server goes to, and gives the
 // newest one again. Servers that look the address up for each answer, as Linux' rxe does, follow a client that comes to have another MAC
-// address, or a router that takes over from another one.
+// address, or a router that takes over from another one. Where requests came from the address that answers went to, those that the box makes
+// come from the new one.
 //
 //go:noinline
 func (s *carrierSide) clientMoves(fl *flow, b []byte) {
 	if !fl.down.known() {
 		return
+	}
+	if fromOf(fl.up.b[:]) == fl.down.mac() {
+		copy(fl.up.b[6:12], b[:6])
 	}
 	copy(fl.down.b[:6], b)
 	if !fl.gone && fl.head != fl.first {

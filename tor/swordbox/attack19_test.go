@@ -27,6 +27,7 @@ func TestClientMoves(t *testing.T) {
 				t.Errorf("%s goes to %x", text(f.Bytes), f.Bytes[:6])
 			}
 		}
+		same(t, b.cas(0x7000, 2, 3).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(0x7000, testRKey, 8), little(3)))
 	})
 	t.Run("another's connection", func(t *testing.T) {
 		r := newRig(t, graph.Args{})
