@@ -237,7 +237,7 @@ func (s *state) release(i int32, m *message.Message) (uint64, message.Result) {
 	if token == 0 {
 		at := int32(m.Handle % message.Slots)
 		sl := &s.clients[i].slots[at]
-		if m.Handle == 0 || m.Handle == m.Request || m.Handle < sl.request || m.Handle == sl.request && sl.op != message.Acquire {
+		if m.Handle == 0 || m.Handle == m.Request || sl.older(m.Handle) || m.Handle == sl.request && sl.op != message.Acquire {
 			return 0, message.NotYours
 		}
 		if sl.result == message.Waiting {

@@ -73,6 +73,10 @@ type slot struct {
 	token   uint64
 }
 
+// older reports whether a request came before the one that is in the slot. Numbers come around: of two, the later one is less than 2^31
+// ahead. 0 is no request's number.
+func (l *slot) older(request uint32) bool { return l.request != 0 && int32(request-l.request) < 0 }
+
 // hold is the record of a word that a client holds.
 type hold struct {
 	token     uint64 // stored last; 0: the place is free

@@ -259,10 +259,10 @@ func (s *state) handle(now clock.Time, m *message.Message, from *peer) bool {
 	case m.Request == 0 || sl.request == m.Request && sl.op != m.Op:
 		m.Result = message.Refused
 		return true
-	case m.Request < sl.request:
+	case sl.older(m.Request):
 		s.counts[ctrOld]++
 		return false
-	case m.Request > sl.request:
+	case m.Request != sl.request:
 		if result := s.now(now, m); result != message.OK {
 			m.Result = result
 			return true

@@ -108,7 +108,7 @@ func (s *chains) close(o *op) {
 
 // void reports whether rec is a steered CAS that stands behind an append that will never be linked.
 func (s *chains) void(rec *op) bool {
-	return rec.steered && !rec.linked && int32(rec.epoch-s.mem.keys.s[rec.key].cut) < 0
+	return rec.steered && !rec.linked && rec.cuts != s.mem.keys.s[rec.key].cuts
 }
 
 // succeeded notes that the server linked the entry of the steered CAS rec behind the entry before. It returns
@@ -231,7 +231,8 @@ func (s *chains) cut(c *graph.Ctx, ki int32) {
 	}
 	s.mem.dropKey(c, ki)
 	s.wakeReads(ki)
-	k.sure, k.cut = k.sent, k.epoch
+	k.sure = k.sent
+	k.cuts++
 	c.Count(ctrCut, 1)
 }
 

@@ -483,7 +483,7 @@ func (s legacy) succeed(h *heir) {
 		s.book(o, 1)
 	}
 	k.sent++
-	o.epoch, o.n = k.epoch, k.sent
+	o.epoch, o.cuts, o.n = k.epoch, k.cuts, k.sent
 	s.enlist(o, s.placeOf(h.row, o), s.ctx.Now().Add(-s.cfg.repair))
 }
 

@@ -311,16 +311,22 @@ func (s *memory) tail(c *graph.Ctx, ki int32) *entry {
 	return t
 }
 
+// mostEpochs is the number of epochs after which a key's tail is learnt anew. Epochs can be compared as long as one is less than twice as
+// many after the other.
+const mostEpochs = 1 << 30
+
 // doubted reports whether what is known of a key was learnt before its server's
-// memory became unknown.
+// memory became unknown. giveUp has tails forgotten of which this is true before epochs come around.
 func (s *memory) doubted(k *keyState) bool {
 	return int32(k.epoch-s.servers[k.server].doubt) <= 0
 }
 
 // doubt makes unknown all that was learnt of a server's memory.
 func (s *memory) doubt(c *graph.Ctx, sid int16) {
-	s.keys.epoch++
-	s.servers[sid].doubt = s.keys.epoch
+	if v := &s.servers[sid]; v.doubt != s.keys.epoch { // else nothing was learnt since
+		s.keys.epoch++
+		v.doubt = s.keys.epoch
+	}
 	c.Count(ctrDoubts, 1)
 }
 
@@ -436,12 +442,20 @@ func (s *memory) giveUp(c *graph.Ctx, now clock.Time) {
 		s.aged, s.gone.due = now, true
 		s.age++
 	}
+	for i := range s.servers {
+		if v := &s.servers[i]; s.keys.epoch-v.doubt > mostEpochs {
+			v.doubt = s.keys.epoch - mostEpochs
+		}
+	}
 	full := len(s.keys.free) == 0
 	for range min(sweepKeys, len(s.keys.s)) {
 		if s.keyHand++; s.keyHand >= len(s.keys.s) {
 			s.keyHand = 0
 		}
 		k := &s.keys.s[s.keyHand]
+		if k.known() && s.doubted(k) {
+			s.dropKey(c, int32(s.keyHand))
+		}
 		if k.used && (full && s.cfg.hot == 0 && s.disused(k.seen) || s.servers[k.server].leaving) && k.unlinked() == 0 && k.waits == 0 {
 			s.forget(c, int32(s.keyHand))
 		}

@@ -134,7 +134,7 @@ func TestRepairsOfAll(t *testing.T) {
 		*o = op{kind: opCAS, steered: true, live: true}
 		(&desk{state: st, worker: w}).enlist(o, int32(w*window), 0)
 	}
-	st.keys.s[0].cut = 1 // they will not be linked, so no frame is made
+	st.keys.s[0].cuts = 1 // they will not be linked, so no frame is made
 	first := repairs{&desk{state: st}}
 	first.repair(nil, clock.Time(0).Add(st.cfg.repair))
 	for w := range 3 {

@@ -256,7 +256,7 @@ func (s requests) cas(c *graph.Ctx, x *packet.Buf, b []byte) {
 		s.book(rec, 1)
 	}
 	k.sent++
-	rec.steered, rec.epoch, rec.n = true, k.epoch, k.sent
+	rec.steered, rec.epoch, rec.cuts, rec.n = true, k.epoch, k.cuts, k.sent
 	t.info |= entryTouched
 	k.tail = w.slot
 	r.take(i)

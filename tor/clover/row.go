@@ -147,6 +147,7 @@ type op struct {
 	sent      clock.Time // CAS: when it was last sent to the server
 	psn       uint32
 	epoch     uint32 // epoch of the key when the request passed
+	cuts      uint32 // a steered CAS: keyState.cuts when the request passed
 	n         uint32 // CAS: number of the append; READ: number of the tail's append
 	rkey      uint32 // the client's R_Key, which is not changed
 	key       int32  // key slot; noSlot: not known

@@ -537,7 +537,8 @@ func (s *Steer) forgetAll(c *graph.Ctx) {
 	for i := range s.keys.s {
 		if k := &s.keys.s[i]; k.used {
 			s.keys.drop(int32(i))
-			k.sure, k.cut = k.sent, k.epoch
+			k.sure = k.sent
+			k.cuts++
 		}
 	}
 	s.addrs.clear()

@@ -10,7 +10,7 @@ type keyState struct {
 	tail   int32  // address slot of the tail; noSlot: not known
 	sent   uint32 // number of the newest steered append
 	sure   uint32 // all appends up to this one are known to be linked, or out of the chain
-	cut    uint32 // appends that were steered before this epoch, and were not known to be linked then, never will be
+	cuts   uint32 // how often appends were given up: those that were steered before the last time, and were not known to be linked then, never will be
 	waits  int32  // place of the first held answer that waits for more of them to be linked; 0: none
 	hits   uint32 // uses since the last hot-key round
 	seen   uint16 // age when it was last used
@@ -75,7 +75,7 @@ func (t *keyTable) insert(server uint16, key uint64) int32 {
 	t.n++
 	t.epoch++
 	k := &t.s[s]
-	*k = keyState{key: key, server: uint8(server), epoch: t.epoch, cut: k.cut, sent: k.sent, sure: k.sent, tail: noSlot, used: true}
+	*k = keyState{key: key, server: uint8(server), epoch: t.epoch, cuts: k.cuts, sent: k.sent, sure: k.sent, tail: noSlot, used: true}
 	t.ix.Put(t.hash(server, key), s)
 	return s
 }
@@ -85,7 +85,7 @@ func (t *keyTable) remove(s int32) {
 	k := &t.s[s]
 	t.ix.Del(t.hash(uint16(k.server), k.key), s)
 	t.epoch++
-	*k = keyState{epoch: t.epoch, cut: t.epoch, sent: k.sent, sure: k.sent, tail: noSlot}
+	*k = keyState{epoch: t.epoch, cuts: k.cuts + 1, sent: k.sent, sure: k.sent, tail: noSlot}
 	t.n--
 }
 

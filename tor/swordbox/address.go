@@ -91,19 +91,28 @@ func (f *flow) moves(to uint64) {
 	copy(f.up.b[:6], mac[:])
 }
 
-// clientMoves directs f's answers to the MAC address that answer b of the server goes to. Servers that look the address up for each
-// answer, as Linux' rxe does, follow a client that comes to have another MAC address, or a router that takes over from another one.
+// clientMoves directs the answers to the client of flow fl to the MAC address that answer b of the server goes to, and gives the
+// newest one again. Servers that look the address up for each answer, as Linux' rxe does, follow a client that comes to have another MAC
+// address, or a router that takes over from another one. Where requests came from the address that answers went to, those that the box makes
+// come from the new one.
 //
 //go:noinline
-func (f *flow) clientMoves(b []byte) {
-	if f.down.known() {
-		copy(f.down.b[:6], b)
+func (s *carrierSide) clientMoves(fl *flow, b []byte) {
+	if !fl.down.known() {
+		return
+	}
+	if fromOf(fl.up.b[:]) == fl.down.mac() {
+		copy(fl.up.b[6:12], b[:6])
+	}
+	copy(fl.down.b[:6], b)
+	if !fl.gone && fl.head != fl.first {
+		s.clients.answerAgain(fl, fl.head-1)
 	}
 }
 
 // strayed reports whether request b of flow f comes from another MAC address than f's answers go to, so that its client may not get
 // them. Only an answer of the server's over f shows the address to send to: anybody can make up b.
-func (f *flow) strayed(b []byte) bool { return f.trusted && !f.dead && fromOf(b) != f.down.mac() }
+func (f *flow) strayed(b []byte) bool { return f.trusted && fromOf(b) != f.down.mac() }
 
 // answersFrom returns the MAC address that the server of r last answered from.
 func answersFrom(r *conn.Row) uint64 {

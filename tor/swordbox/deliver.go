@@ -191,8 +191,8 @@ func (s *clientSide) answerAgain(fl *flow, k uint32) {
 // longAgo handles duplicate b, with PSN psn, of a request of flow fl whose operation has left the record, as a
 // responder does (IBTA 9.7.5.1.2). A WRITE or SEND that asks for an answer is acknowledged. An atomic is answered if
 // it is among the last 16 (past). All other duplicates get no answer, because their client cannot be waiting for
-// one. strayed: see flow.strayed.
-func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32, strayed bool) {
+// one.
+func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32) {
 	info := s.f.Op.Info().Flags
 	switch {
 	case info&hdr.IsAtomic != 0:
@@ -203,7 +203,7 @@ func (s *clientSide) longAgo(fl *flow, b []byte, psn uint32, strayed bool) {
 			}
 		}
 	case info&hdr.IsRead != 0 || !s.f.BTHOf(b).AckReq():
-	case !strayed && !s.n.doubtful(fl):
+	case !s.n.doubtful(fl):
 		s.acknowledge(fl)
 	case !fl.doubted || int32(fl.head-fl.again) < 0:
 		fl.again, fl.doubted = fl.head, true

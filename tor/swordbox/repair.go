@@ -17,7 +17,6 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 	}
 	o, k := n.find(fl, psn)
 	other := o != nil && !n.same(o, &s.f, b, uint32(hdr.PSNDiff(psn, o.cpsn)), fl.mtu)
-	strayed := fl.strayed(b)
 	if (o == nil || o.state != sOpen) && n.doubtful(fl) { // it may be a new request, of another connection
 		again := clock.Duration(0) // ask the server as often as the client repeats
 		if fl.disputed = fl.disputed || !fl.bound && (o == nil || other); other {
@@ -27,11 +26,11 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 			}
 		}
 		s.question(fl, again)
-	} else if strayed && (o == nil || o.state != sOpen) {
+	} else if (o == nil || o.state != sOpen) && fl.strayed(b) {
 		s.question(fl, leastPatience)
 	}
 	if o == nil {
-		s.longAgo(fl, b, psn, strayed)
+		s.longAgo(fl, b, psn)
 		s.c.Drop(x, reasonOldPSN)
 		return
 	}
@@ -46,7 +45,7 @@ func (s *clientSide) repeat(fl *flow, x *packet.Buf, b []byte, psn uint32) {
 		s.resend(fl, o, x, off)
 	case released && o.kind == kRead || o.state == sUnsent:
 		s.late(fl, o, k, x, b)
-	case released && (strayed || n.doubtful(fl)):
+	case released && n.doubtful(fl):
 		if !fl.doubted || int32(k-fl.again) < 0 {
 			fl.again, fl.doubted = k, true
 		}

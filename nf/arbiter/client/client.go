@@ -159,6 +159,9 @@ func (c *Client) granted(id uint32) int {
 // begin returns a place for a new request, or nil if all are in use, or if the client is lost.
 func (c *Client) begin(now clock.Time, op message.Op) *request {
 	for range message.Slots {
+		if c.next == 0 { // which is no request's number
+			c.next = message.Slots
+		}
 		r := &c.open[c.next%message.Slots]
 		c.next++
 		if r.op == 0 && !c.lost {

@@ -219,3 +219,27 @@ func FuzzReceive(f *testing.F) {
 		c.Next(c.Deadline(), nil)
 	})
 }
+
+// TestNumbersComeAround: behind the last request number, 0 is left out, and each request goes on in its slot.
+func TestNumbersComeAround(t *testing.T) {
+	c := New(Config{Incarnation: 1, Lease: time.Second, Nonce: func() uint64 { return 42 }})
+	c.next = 1<<32 - 20
+	c.Acquire(0, 0, message.Word{})
+	c.Receive(0, answer(c.Next(0, nil), nil)) // of the hello
+	last := [message.Slots]uint32{}
+	for range 60 {
+		b := c.Next(0, nil)
+		var m message.Message
+		m.Parse(b)
+		if at := m.Request % message.Slots; m.Request == 0 || last[at] != 0 && int32(m.Request-last[at]) <= 0 {
+			t.Fatalf("request %d behind %d", m.Request, last[at])
+		} else {
+			last[at] = m.Request
+		}
+		c.Receive(0, answer(b, func(m *message.Message) { m.Result = message.Held }))
+		c.Poll()
+		if _, ok := c.Acquire(0, 0, message.Word{}); !ok {
+			t.Fatal("no place for a request")
+		}
+	}
+}

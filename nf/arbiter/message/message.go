@@ -13,9 +13,9 @@
 //
 // Hello asks for a session, a number that only the receiver of the answer knows. The token of a Hello is a nonce,
 // which the answer repeats. All other requests carry the session, and renew the lease of all that the client
-// holds. Request numbers rise from 1; a client has at most one request under way among those that are equal
-// modulo Slots. A repeated request is executed once, and gets the same answer. The attempt counts how often the
-// client has sent a request; an answer has the attempt of the last one that came.
+// holds. Request numbers rise from 1, and go on with Slots behind 2^32-1; of two, the later one is less than 2^31 ahead. A client has at
+// most one request under way among those that are equal modulo Slots. A repeated request is executed once, and gets the same answer.
+// The attempt counts how often the client has sent a request; an answer has the attempt of the last one that came.
 //
 // Acquire asks for all of its words or none. With a wait, the request stands in line until it has them or the
 // time is over. Meanwhile it is answered with Waiting, and the outcome is sent without another request. The
