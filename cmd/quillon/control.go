@@ -39,7 +39,7 @@ func (t *target) dial() (*admin.Client, error) {
 	case t.control != "":
 		return admin.Dial(t.control)
 	case t.name != "" && !isName(t.name):
-		return nil, fmt.Errorf("--name %s: want the name of an instance; its socket is named with --control", t.name)
+		return nil, fmt.Errorf("--name %q: want the name of an instance; its socket is named with --control", t.name)
 	case t.name != "":
 		return admin.Dial(admin.Path(t.name))
 	}

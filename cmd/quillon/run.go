@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/quillon/quillon/internal/garbage"
 	"github.com/quillon/quillon/nf/offload/xdp"
@@ -391,15 +393,20 @@ func (f *runFlags) stateFile(instance string) *state.File {
 
 // checkSocket refuses an instance name that cannot be a file name.
 func (f *runFlags) checkSocket(name string) error {
-	if f.control == "" && !isName(name) {
-		return fmt.Errorf("an instance cannot be named %q: want a file name; give one with --name", name)
+	if f.control == "" && !isName(name) || !isPlain(name) {
+		return fmt.Errorf("an instance cannot be named %q: want a file name without control characters; give one with --name", name)
 	}
 	return nil
 }
 
 // isName reports whether an instance can have this name: its socket is a file with that name.
 func isName(name string) bool {
-	return !strings.ContainsRune(name, '/') && !strings.HasPrefix(name, ".")
+	return !strings.ContainsRune(name, '/') && !strings.HasPrefix(name, ".") && isPlain(name)
+}
+
+// isPlain reports whether a name is one line wherever it is printed: in logs, lists and labels of metrics.
+func isPlain(name string) bool {
+	return utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
 }
 
 // running is an instance, from the beginning of its start to its end.

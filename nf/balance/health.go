@@ -246,7 +246,7 @@ func (b *balance) answered(c *graph.Ctx, frame []byte, d *hdr.Layers) bool {
 	if me := &b.from[0]; me.addr.IsValid() && len(frame) >= 42 && be.Uint16(frame[12:]) == hdr.EtherARP {
 		return b.arp(c, frame, me)
 	}
-	if d.L3 == 0 || d.Fragment || d.L4 == 0 {
+	if d.L3 == 0 || d.Fragment || d.L4 == 0 || d.VLANs() != 0 { // a priority tag is of no VLAN
 		return false
 	}
 	family, at, n := 0, d.L3+12, 4

@@ -362,8 +362,8 @@ func TestOwnAddress(t *testing.T) {
 			t.Errorf("from %s: %+v", in, r.Out)
 		}
 	}
-	ns := func(target string) []byte {
-		ip := &layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: net.ParseIP("fd00::1"), DstIP: net.ParseIP("ff02::1:ff00:99")}
+	ns := func(from, target string) []byte {
+		ip := &layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: net.ParseIP(from), DstIP: net.ParseIP("ff02::1:ff00:99")}
 		icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborSolicitation, 0)}
 		_ = icmp.SetNetworkLayerForChecksum(ip)
 		s := gopacket.NewSerializeBuffer()
@@ -372,17 +372,28 @@ func TestOwnAddress(t *testing.T) {
 			ip, icmp, &layers.ICMPv6NeighborSolicitation{TargetAddress: net.ParseIP(target)})
 		return bytes.Clone(s.Bytes())
 	}
-	r = f.x.Push("b", ns(box6))
-	if len(r.Out["a"]) != 0 || len(r.Out["b"]) != 1 {
-		t.Fatalf("%+v", r.Out)
+	// Who asks whether the address is free has none yet: all are told that it is not (RFC 4861 7.2.4).
+	for from, want := range map[string]struct {
+		mac, to string
+		flags   uint8
+	}{"fd00::1": {"02:00:00:00:00:11", "fd00::1", 0x60}, "::": {"33:33:00:00:00:01", "ff02::1", 0x20}} {
+		r = f.x.Push("b", ns(from, box6))
+		if len(r.Out["a"]) != 0 || len(r.Out["b"]) != 1 {
+			t.Fatalf("%s: %+v", from, r.Out)
+		}
+		b := r.Out["b"][0].Bytes
+		na, ok := gopacket.NewPacket(b, layers.LayerTypeEthernet, gopacket.Default).Layer(layers.LayerTypeICMPv6NeighborAdvertisement).(*layers.ICMPv6NeighborAdvertisement)
+		if !ok || na.TargetAddress.String() != box6 || len(na.Options) != 1 || net.HardwareAddr(na.Options[0].Data).String() != boxMAC || pseudo(b[22:38], b[38:54], 58, b[54:]) != 0 ||
+			na.Flags != want.flags || net.HardwareAddr(b[:6]).String() != want.mac || net.IP(b[38:54]).String() != want.to {
+			t.Errorf("%s: %+v in %x", from, na, b)
+		}
 	}
-	b := r.Out["b"][0].Bytes
-	na, ok := gopacket.NewPacket(b, layers.LayerTypeEthernet, gopacket.Default).Layer(layers.LayerTypeICMPv6NeighborAdvertisement).(*layers.ICMPv6NeighborAdvertisement)
-	if !ok || na.TargetAddress.String() != box6 || len(na.Options) != 1 || net.HardwareAddr(na.Options[0].Data).String() != boxMAC || pseudo(b[22:38], b[38:54], 58, b[54:]) != 0 {
-		t.Errorf("%+v in %x", na, b)
-	}
-	if r := f.x.Push("b", ns("fd00::98")); len(r.Out["a"]) != 1 || len(r.Out["b"]) != 0 {
-		t.Errorf("%+v", r.Out)
+	tagged := ns("fd00::1", box6) // of another network
+	tagged = append(append(bytes.Clone(tagged[:12]), 0x81, 0, 0, 7), tagged[12:]...)
+	for _, other := range [][]byte{ns("fd00::1", "fd00::98"), tagged} {
+		if r := f.x.Push("b", other); len(r.Out["a"]) != 1 || len(r.Out["b"]) != 0 {
+			t.Errorf("%+v", r.Out)
+		}
 	}
 }
 

@@ -139,6 +139,12 @@ func (b *balance) arp(c *graph.Ctx, frame []byte, me *self) bool {
 	return true
 }
 
+// The group of all nodes on the link, ff02::1, and its MAC address (RFC 4291 2.7.1, RFC 2464 7).
+var (
+	allNodes    = [16]byte{0: 0xFF, 1: 2, 15: 1}
+	allNodesMAC = [6]byte{0x33, 0x33, 0, 0, 0, 1}
+)
+
 // neighbour answers a neighbour solicitation for the box's address (RFC 4861 7.2.4), or returns false if it is
 // for another address.
 func (b *balance) neighbour(c *graph.Ctx, frame []byte, d *hdr.Layers, l4 []byte, me *self) bool {
@@ -147,8 +153,9 @@ func (b *balance) neighbour(c *graph.Ctx, frame []byte, d *hdr.Layers, l4 []byte
 	if string(l4[8:24]) != string(own[:]) || frame[d.L3+7] != 255 {
 		return false
 	}
-	if [16]byte(src) == [16]byte{} {
-		return true // it looks whether the address is free: others see that it is not by their own means
+	to, flags := frame[6:12], uint8(0x60) // solicited, override
+	if [16]byte(src) == [16]byte{} {      // who asks whether the address is free has none yet: all nodes are told
+		to, src, flags = allNodesMAC[:], allNodes[:], 0x20
 	}
 	x := c.Get()
 	if x == nil {
@@ -161,7 +168,7 @@ func (b *balance) neighbour(c *graph.Ctx, frame []byte, d *hdr.Layers, l4 []byte
 	}
 	f := x.Bytes()
 	clear(f)
-	copy(f, frame[6:12])
+	copy(f, to)
 	copy(f[6:], me.mac[:])
 	be.PutUint16(f[12:], hdr.EtherIPv6)
 	l3 := f[hdr.EthernetLen:]
@@ -170,7 +177,7 @@ func (b *balance) neighbour(c *graph.Ctx, frame []byte, d *hdr.Layers, l4 []byte
 	copy(l3[8:], own[:])
 	copy(l3[24:], src)
 	na := l3[hdr.IPv6Len:]
-	na[0], na[4] = hdr.ICMPv6NeighborAdv, 0x60 // solicited, override
+	na[0], na[4] = hdr.ICMPv6NeighborAdv, flags
 	copy(na[8:], own[:])
 	na[24], na[25] = 2, 1 // target link-layer address
 	copy(na[26:], me.mac[:])

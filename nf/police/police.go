@@ -73,8 +73,10 @@ that are no IP datagrams, or malformed, pass and are counted.
 
 With per=src, dst or flow each key has a meter of its own. A meter whose buckets
 are full again makes room for another key, and nothing is forgotten by that.
-When there is no such place for a new key, full= says what happens. Fragments
-are metered; with per=flow those of a datagram share a meter without ports.
+When there is no such place for a new key, full= says what happens. A packet counts
+with the bytes of its IP datagram; the Ethernet header, and what a frame has behind
+the datagram, do not count. Fragments are metered; with per=flow those of a datagram
+share a meter without ports.
 
 A TCP sender that loses the end of what is on its way waits for 200 ms or more
 before it sends again. The tokens of that time must have room in the burst, or the

@@ -87,3 +87,32 @@ func TestHiddenPeer(t *testing.T) {
 		t.Errorf("its other end was found, and still: %v", i.lost.err)
 	}
 }
+
+// TestNoDescriptors: a search for a network namespace that lacks file descriptors says so.
+func TestNoDescriptors(t *testing.T) {
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	search := func(limit uint64) error {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: was.Max}); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		ns, _, err := findNamespace(1 << 30)
+		if err == nil {
+			ns.Close()
+		}
+		return err
+	}
+	if err := search(was.Cur); !errors.Is(err, errHidden) || errors.Is(err, unix.EMFILE) {
+		t.Errorf("with descriptors: %v", err)
+	}
+	if err := search(3); !errors.Is(err, errHidden) || !errors.Is(err, unix.EMFILE) {
+		t.Errorf("without: %v", err)
+	}
+}

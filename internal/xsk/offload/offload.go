@@ -402,6 +402,18 @@ func within(ns netns.NsHandle, f func() error, done chan<- error) {
 // namespace it is in. The process by which it was found is the caller's to close.
 func findNamespace(nsid int) (_ netns.NsHandle, named bool, by *process, err error) {
 	seen := map[string]bool{}
+	var short error // a look failed because there was no file descriptor for it
+	failed := func(err error) bool {
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+			short = err
+		}
+		return err != nil
+	}
+	list := func(dir string) []string {
+		all, err := names(dir)
+		failed(err)
+		return all
+	}
 	// is opens the namespace at path if it is the one.
 	is := func(path, name string) (netns.NsHandle, bool) {
 		if seen[name] || !strings.HasPrefix(name, "net:[") {
@@ -409,17 +421,17 @@ func findNamespace(nsid int) (_ netns.NsHandle, named bool, by *process, err err
 		}
 		seen[name] = true
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
+		if failed(err) {
 			return netns.None(), false
 		}
-		if id, err := netlink.GetNetNsIdByFd(fd); err != nil || id != nsid {
+		if id, err := netlink.GetNetNsIdByFd(fd); failed(err) || id != nsid {
 			_ = unix.Close(fd)
 			return netns.None(), false
 		}
 		return netns.NsHandle(fd), true
 	}
 	for _, dir := range []string{"/run/netns", "/run/docker/netns"} {
-		for _, file := range names(dir) {
+		for _, file := range list(dir) {
 			var st unix.Stat_t
 			path := dir + "/" + file
 			if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -430,7 +442,7 @@ func findNamespace(nsid int) (_ netns.NsHandle, named bool, by *process, err err
 			}
 		}
 	}
-	processes := slices.DeleteFunc(names("/proc"), func(name string) bool { return name[0] < '0' || name[0] > '9' })
+	processes := slices.DeleteFunc(list("/proc"), func(name string) bool { return name[0] < '0' || name[0] > '9' })
 	link := func(path string) (netns.NsHandle, bool) {
 		to, err := os.Readlink(path)
 		if err != nil {
@@ -438,7 +450,7 @@ func findNamespace(nsid int) (_ netns.NsHandle, named bool, by *process, err err
 		}
 		return is(path, to)
 	}
-	for _, fd := range names("/proc/self/fd") {
+	for _, fd := range list("/proc/self/fd") {
 		if ns, ok := link("/proc/self/fd/" + fd); ok {
 			return ns, false, nil, nil
 		}
@@ -449,7 +461,7 @@ func findNamespace(nsid int) (_ netns.NsHandle, named bool, by *process, err err
 		}
 	}
 	for _, p := range processes {
-		for _, t := range names("/proc/" + p + "/task") {
+		for _, t := range list("/proc/" + p + "/task") {
 			if t == p {
 				continue // as the process
 			}
@@ -458,16 +470,18 @@ func findNamespace(nsid int) (_ netns.NsHandle, named bool, by *process, err err
 			}
 		}
 	}
+	if short != nil {
+		return netns.None(), false, nil, fmt.Errorf("%w: %w: raise the limit (ulimit -n)", errHidden, short)
+	}
 	return netns.None(), false, nil, errHidden
 }
 
-// names are those in a directory; none when it cannot be read.
-func names(dir string) []string {
+// names are those in a directory.
+func names(dir string) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer f.Close()
-	all, _ := f.Readdirnames(-1)
-	return all
+	return f.Readdirnames(-1)
 }
