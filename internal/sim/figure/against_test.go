@@ -80,7 +80,7 @@ func TestUsual(t *testing.T) {
 		if !reflect.DeepEqual(f.takes, takesStore) {
 			continue
 		}
-		par := Params{Hosts: f.usual.Hosts, Keys: f.usual.Keys, Zipf: f.usual.Zipf, ObjectSize: 128, Search: "library"}
+		par := Params{Hosts: f.usual.Hosts, Keys: f.usual.Keys, Zipf: f.usual.Zipf, ObjectSize: f.usual.ObjectSize, Search: "library"}
 		if list, err := f.altered(&par); err != nil || len(list) != 0 || par.Hosts != 0 || par.Zipf != nil {
 			t.Errorf("%s: %v, %v", f.ID, list, err)
 		}

@@ -246,6 +246,30 @@ func TestCrowds(t *testing.T) {
 	}
 }
 
+// The middlebox of WORDS '21 has several cores; the experiment takes all but one.
+func TestOneCore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	fs, err := Find("words21-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := load(fs[0].data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, ok := p.at(nameWrite, 64)
+	if !ok {
+		t.Fatal("there is no point with 64 threads")
+	}
+	re, c := &reason{series: nameWrite}, coord{x: 64, y: y}
+	several, one := at(t, fs[0], "", re, c, 1), at(t, fs[0], causeOneCore, re, c, 1)
+	if *one.Ours > *several.Ours/2 {
+		t.Errorf("%v with one core, %v with several", *one.Ours, *several.Ours)
+	}
+}
+
 // From few queue pairs on, WRITEs instead of CASes have a higher rate, as published.
 func TestReplacedGain(t *testing.T) {
 	if testing.Short() {

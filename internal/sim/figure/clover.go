@@ -1,6 +1,7 @@
 package figure
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -26,8 +27,10 @@ type rack struct {
 	// measure is the virtual time for which operations are measured that conflict; calm is the least time for
 	// others.
 	measure, calm time.Duration
-	// software: the middlebox is a machine with DPDK, not the switch.
-	software bool
+	// slab is the size of an entry; 0: 128.
+	slab int
+	// cores: the middlebox is a machine with DPDK and so many cores, not the switch.
+	cores int
 	// between is the time that a client spends between two operations, beside that of the library.
 	between time.Duration
 	// techniques are those that are run; nil: all.
@@ -53,13 +56,15 @@ var (
 	sevenHosts = rack{hosts: 7, keys: fileKeys, zipf: fileZipf, measure: contendedTime}
 	// sixHosts is the run of June 2022: figure 2.4.
 	sixHosts = rack{hosts: 6, keys: fileKeys, zipf: fileZipf, measure: contendedTime}
-	// twoHosts is the rack of WORDS '21, which only had write steering.
-	twoHosts = rack{hosts: 2, keys: 1024, zipf: 0.75, measure: contendedTime, software: true, techniques: techniques[:2]}
+	// twoHosts is the rack of WORDS '21, which only had write steering. Entries and cores are those of the authors' repository
+	// (wantonsolutions/warm) at commit 1aec2ea, a minute behind the numbers of the figure: control/throughput_driver.sh has
+	// values of 1,000 bytes, and rmemc-dpdk/run.sh starts the middlebox on seven cores.
+	twoHosts = rack{hosts: 2, keys: 1024, zipf: 0.75, measure: contendedTime, slab: 1024, cores: 7, techniques: techniques[:2]}
 )
 
 // usual returns the published parameters.
 func (r rack) usual() Params {
-	return Params{Hosts: r.hosts, Keys: r.keys, Zipf: &r.zipf, ObjectSize: 128, Threads: []int{fullHost}}
+	return Params{Hosts: r.hosts, Keys: r.keys, Zipf: &r.zipf, ObjectSize: cmp.Or(r.slab, 128), Threads: []int{fullHost}}
 }
 
 // fullHost is the number of threads of a host where a figure does not say it: that of the authors' driver.
@@ -102,7 +107,7 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	if par.Cause == causeAnswers {
 		nic.HoldAnswers = true
 	}
-	if par.Cause == causeKeys && !r.software {
+	if par.Cause == causeKeys && r.cores == 0 {
 		r.keys, r.zipf = textKeys, textZipf
 	}
 	if par.Hosts != 0 {
@@ -116,7 +121,7 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 	}
 	c := sim.CloverConfig{
 		Hosts: r.hosts, ThreadsPerHost: threads, WriteShare: shareOf(par, t.mode, writes), Keys: r.keys, Zipf: r.zipf,
-		ObjectSize: par.ObjectSize, Mode: t.mode, Search: search, SteeredKeys: par.SteeredKeys,
+		ObjectSize: cmp.Or(par.ObjectSize, r.slab), Mode: t.mode, Search: search, SteeredKeys: par.SteeredKeys,
 		Args: graph.Args{"clients": "trusted"}, // as in the papers
 		NIC:  nic, Seed: par.Seed,
 	}
@@ -146,10 +151,12 @@ func (r rack) job(par Params, t technique, writes float64, threads int, values m
 		c.Measure = r.measure
 	}
 	c.Warmup = c.Measure / 2
-	if r.software {
-		// The prototype's tables have no locks, so it has one core.
+	if r.cores > 0 {
 		c.Middlebox = sim.DPDK(nic, sim.Rack100G())
-		c.Middlebox.Cores = 1
+		c.Middlebox.Cores = r.cores
+		if par.Cause == causeOneCore {
+			c.Middlebox.Cores = 1
+		}
 	}
 	if par.Quick {
 		c.Warmup, c.Measure = c.Warmup/4, c.Measure/4
@@ -193,6 +200,8 @@ const (
 	// causeAnswers has the memory node's NIC hold up answers, not requests that have not executed yet. The
 	// sources of the delays, figure 2.2 and Clio's figure 4, are of answers and cannot tell which it is.
 	causeAnswers = "held-answers"
+	// causeOneCore gives the middlebox of WORDS '21 one core, as its script does on the day after the figure's numbers.
+	causeOneCore = "one-core"
 )
 
 // The curves of six-host-run from which the costs come that threads of a host cause each other. They are
