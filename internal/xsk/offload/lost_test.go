@@ -103,7 +103,7 @@ func TestNoDescriptors(t *testing.T) {
 				t.Fatal(err)
 			}
 		}()
-		ns, _, err := findNamespace(1 << 30)
+		ns, _, _, err := findNamespace(1 << 30)
 		if err == nil {
 			ns.Close()
 		}
