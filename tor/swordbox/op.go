@@ -64,6 +64,10 @@ const (
 	fEarly                       // its answer has come, and that to an earlier operation is missing
 )
 
+// fReleased marks an atomic that goes as a WRITE, and that was taken out of the counts of words because its NIC is silent (silent.go).
+// The next process does not count it, either. No such operation has fOwn otherwise.
+const fReleased = fReplaced | fOwn
+
 // op is a client's operation (IBTA: message), on record from its first packet on. Its size is a line of the
 // processor's cache.
 type op struct {

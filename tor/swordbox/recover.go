@@ -413,7 +413,9 @@ func (r *record) restart(o *op) bool {
 	if !mine && (o.state != sOpen || !o.is(fOrphan)) || o.npsn == 0 || o.npsn > hdr.PSNMask {
 		return false
 	}
-	o.word, o.next = none, none
+	if o.word, o.next = none, none; o.flags&fReleased == fReleased {
+		o.word = lapsed
+	}
 	kept := o.is(fKept) || o.kind == kRead && o.out != 0
 	o.flags &= fReplaced | fAckReq | fRight | fBare | fOwn | fPrompt | fOrphan | fEarly | fAgain
 	if kept {
@@ -474,7 +476,7 @@ func (n *order) relink(c *flow, list []*op, now clock.Time) {
 			n.nicOf(c).keys.inherit(o, now)
 			n.lends.add(n.index(c))
 		}
-		if !o.makeable() {
+		if !o.makeable() && o.word != lapsed {
 			o.flags |= fUnkept
 		}
 		c.count(o, 1)
@@ -482,12 +484,14 @@ func (n *order) relink(c *flow, list []*op, now clock.Time) {
 			f.mixed = f.mixed || f.lane != none && f.lane != o.lane
 			f.lane = o.lane
 		}
-		n.rejoin(o)
+		if o.word != lapsed {
+			n.rejoin(o)
+		}
 		if o.modifies() && o.word == none && !o.is(fBare|fOrphan) {
 			o.flags |= fBare // the word of the operations that its client must send before it is not known
 			f.bare++
 		}
-		if o.is(fReplaced) {
+		if o.is(fReplaced) && o.word != lapsed {
 			n.words.writes++
 		}
 	}

@@ -234,6 +234,7 @@ func (s *clientSide) reenter(fl *flow, o *op, x *packet.Buf, b []byte, f *hdr.Fr
 	o.flags &= fAckReq | fBare | fOwn
 	o.word = none
 	if o.kind.atomic() { // classified anew, with the operands that the client sent
+		o.flags &^= fReleased
 		n.classifyAtomic(o, b, f)
 	} else if o.kind == kWrite && o.npsn == 1 && o.len == 8 {
 		o.out = le.Uint64(f.PayloadOf(b)) // its client may have changed the memory

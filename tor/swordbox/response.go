@@ -92,7 +92,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		undoubted(s, fl, b)
 	}
 	if !fl.counted {
-		if n.count(fl, &s.f, b, psn); !fl.trusted {
+		if countAt(&n.order, fl, &s.f, b, psn); !fl.trusted {
 			s.passive(fl, x, b, psn)
 			return
 		}

@@ -17,7 +17,7 @@ import (
 //   - When lifetime and settle= have passed since, and another NIC was heard then, no copy is under way any more. The
 //     words are released: their values are unknown, and no request to them waits.
 //
-// The operations stay on record. When the NIC is heard again, the box asks which of them it has executed, as a process
+// The operations stay on record, as released (fReleased), so that the next process holds no word for them. When the NIC is heard again, the box asks which of them it has executed, as a process
 // does that takes over (doubt.go). So no client of the silent NIC is told an error that it would not get on a bare wire.
 
 // mostPause is how long a NIC may be silent until the box ceases to send WRITEs in the place of atomics again.
@@ -100,6 +100,9 @@ func (n *order) release(c *flow) {
 			continue
 		}
 		n.words.leave(o, n.place(o), n.beside(o), false, n.c.Now())
+		if o.is(fReplaced) {
+			o.flags |= fReleased
+		}
 		if o.word = lapsed; w >= 0 {
 			n.waits.wake(queue{forWord, w})
 		}

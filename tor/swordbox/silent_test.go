@@ -23,7 +23,13 @@ type twoNICs struct {
 }
 
 func newTwoNICs(t *testing.T) *twoNICs {
-	r, miss := lateRig(t, graph.Args{"servers": "10.9.0.1=10.9.0.2", "alive": "100ms", "giveup": "400ms", "settle": "20s"})
+	r, miss := lateRig(t, twoNICsArgs)
+	return twoNICsOf(t, r, miss)
+}
+
+var twoNICsArgs = graph.Args{"servers": "10.9.0.1=10.9.0.2", "alive": "100ms", "giveup": "400ms", "settle": "20s"}
+
+func twoNICsOf(t *testing.T, r *rig, miss func()) *twoNICs {
 	s := &twoNICs{rig: r, busy: 250e6, miss: miss}
 	s.mac = s.serverMAC
 	s.at(1)
@@ -242,6 +248,49 @@ func TestClientsLeaveASilentNIC(t *testing.T) {
 		}
 		if s.pass(40 * time.Second); !s.asks {
 			t.Error("the word is not free")
+		}
+	}
+}
+
+// The process is started again while a NIC is silent. A word that was held is held, and one that was released is not held again. When the NIC is there
+// again it is asked what it has executed.
+func TestStartedAnewWhileANICIsSilent(t *testing.T) {
+	for _, released := range []bool{false, true} {
+		r, k := keeping(t, twoNICsArgs)
+		s := twoNICsOf(t, r, nil)
+		s.pass(60 * time.Second)
+		if released {
+			if s.pass(60 * time.Second); !s.asks {
+				t.Fatal("the word is not free")
+			}
+			s.at(2)
+			one(t, s.c.atomicAck(27).Out["a"])
+		}
+		s.restart(k, false, time.Millisecond, nil)
+		s.asks = false
+		last := s.writes
+		s.pass(21 * time.Second) // settle=
+		s.at(2)
+		if !released {
+			if s.asks {
+				t.Error("a word that was held is free")
+			}
+			continue
+		}
+		if out := s.c.cas(0x7008, 28, 29).Out["b"]; len(out) != 1 {
+			t.Error("a word that was free is held")
+		} else {
+			one(t, s.c.atomicAck(28).Out["a"])
+		}
+		s.at(1)
+		s.Push("b", s.a.response(hdr.Acknowledge, s.a.spsn-1, aeth(hdr.SynACK, s.a.smsn), nil)) // to a question of whether the NIC is there
+		if s.pass(time.Second); s.writes != last {
+			t.Error("the WRITE is sent again, and the server was not asked")
+		}
+		s.at(1)
+		same(t, s.a.nak(s.a.spsn, hdr.SynNAKSequence).Out["a"], s.b.nakTo(s.b.psn-1, s.b.msn, hdr.SynNAKSequence))
+		if n := (*s.box().nodes.Load())[0]; n.words.writes != 0 {
+			t.Errorf("%d WRITEs in the place of atomics count as under way", n.words.writes)
 		}
 	}
 }
