@@ -52,6 +52,7 @@ type node struct {
 	number int              // number of its place in the memory that outlives the process
 	addrs  []conn.Addr      // the server's addresses
 	kept   bool             // static= names it
+	left   bool             // it had connections when this process began
 	gone   bool             // not to be used any more: the place is another server's, or free
 	twins  bool             // requests wait until no twin has WRITEs in the place of atomics under way
 	busy   clock.Time       // when it last had a connection
@@ -183,6 +184,11 @@ func (s *Box) begin(now clock.Time) {
 		return
 	}
 	defer s.begun.Store(true)
+	defer func() {
+		for _, n := range *s.nodes.Load() {
+			n.left = n.conns.Len() > 0
+		}
+	}()
 	s.inherit(now)
 	s.reserve(s.workers)
 	for _, n := range s.places {

@@ -261,10 +261,13 @@ func (n *node) meets(m *node) bool {
 
 // mayBe reports whether nodes n and m may be one server: one that has one address in two VLANs, or is reached by way of two, or,
 // unless servers= names the servers (fixed), one with two addresses. In two VLANs a server's answers may come from two MAC
-// addresses: its own ones, or those of routers.
+// addresses: its own ones, or those of routers. A node is no server that had no connections at the begin and has not answered:
+// servers= makes one in no VLAN, whose server may be in one.
 func (n *node) mayBe(m *node, fixed bool) bool {
-	return m.named(n.addrs[0].In(0)) || !fixed && n.meets(m)
+	return m.named(n.addrs[0].In(0)) && n.isThere() && m.isThere() || !fixed && n.meets(m)
 }
+
+func (n *node) isThere() bool { return n.left || n.macs[0].Load() != 0 }
 
 // pair sets or clears twin for each node, according to whether another node may be the same server.
 func (s *Box) pair() {

@@ -45,7 +45,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		return
 	}
 	if fl.down.mac() != macOf(b) {
-		s.clientMoves(fl, b)
+		clientMoves(s, fl, b)
 	}
 	psn := s.f.BTHOf(b).PSN()
 	s.congested = s.f.ECNOf(b) == hdr.CE
