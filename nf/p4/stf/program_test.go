@@ -51,17 +51,16 @@ type author struct {
 	*rand.Rand
 	// again: frames come again, and are cloned at egress. Then bmv2 takes other frames meanwhile, and so neither registers
 	// nor meters are used. Without it, all frames keep their order.
-	again                bool
-	ids, nodes           int
-	types, headers       arr
-	actions, externs     arr
-	counters             arr
-	wire                 []string
-	fields               map[string][]place
-	ingress              bool   // where the action, the table or the state is
-	guard                string // the header that is there
-	params               []int  // widths
-	checksums, selectors int
+	again            bool
+	ids, nodes       int
+	types, headers   arr
+	actions, externs arr
+	counters         arr
+	wire             []string
+	fields           map[string][]place
+	ingress          bool   // where the action, the table or the state is
+	guard            string // the header that is there
+	params           []int  // widths
 }
 
 func (a *author) id() int { a.ids++; return a.ids }
@@ -212,8 +211,7 @@ func (a *author) output() obj {
 		return prim("assign", place{header, name, 0}.value(), v)
 	}
 	first := func(path string, n uint64, v, otherwise any) any { // only the first time
-		header := strings.Replace("psa_X_input_metadata", "X", path, 1)
-		return either(expr("==", place{header, "packet_path", 32}.value(), hexs(n)), v, otherwise)
+		return either(expr("==", place{"psa_" + path + "_input_metadata", "packet_path", 32}.value(), hexs(n)), v, otherwise)
 	}
 	if !a.ingress {
 		switch a.IntN(4) {
