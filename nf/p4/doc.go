@@ -38,6 +38,8 @@
 //   - A clone session may cut its clones (Session.Length): in v1model when they leave and when
 //     they are recirculated, in PSA before egress.
 //   - Shifts to the left by a variable keep at least 4096 bits.
+//   - A prefix counts the bits of its field. In bmv2 it also counts the zeros that fill up the first byte of a
+//     field whose width is no multiple of 8.
 //
 // # What differs from psa_switch
 //
@@ -47,8 +49,9 @@
 //   - An InternetChecksum begins with 0 for each packet, and subtracts all words of its data; psa_switch
 //     keeps the sum of the packet before, and leaves out words that are 0 at the beginning of the data.
 //   - Direct meters give PSA's colors, as indirect ones do.
-//   - Digests reach the controller, each with what its fields were when the program packed it. A
-//     clone session has a class of service and instances. PSA_CLONE_SESSION_TO_CPU (session 0) is
+//   - Digests reach the controller, each with what its fields were when the program packed it;
+//     psa_switch takes no program with digests.
+//   - A clone session has a class of service and instances. PSA_CLONE_SESSION_TO_CPU (session 0) is
 //     there from the start.
 //   - A parser may have errors of its own: p4c-bm2-psa leaves their list out of the JSON, and psa_switch aborts
 //     when one comes.

@@ -299,3 +299,30 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 }
+
+// TestMaskedKey: of a key with a mask, which p4c writes for a part of a field, an entry keeps the bits of the mask.
+func TestMaskedKey(t *testing.T) {
+	for _, kind := range []MatchKind{Exact, LPM, Ternary} {
+		s := newSource()
+		s.header("h", false, arr{"x", 16})
+		s.state("start", arr{extract("h")}, arr{}, to(nil))
+		s.action("send", arr{arr{"port", 9}}, assign(std("egress_spec"), param_(0)))
+		key := keyOf(kind.String(), "h", "x")
+		key["mask"] = "0x00ff"
+		s.table(s.ingress, "t", kind.String(), arr{key}, arr{"send"}, nil, nil)
+		sw := s.load(t, Config{})
+		e := Entry{Key: []Match{{Value: []byte{0x12, 0x34}}}, Action: Action{"send", [][]byte{{5}}}}
+		if kind == LPM {
+			e.Key[0].Prefix = 16
+		}
+		if _, err := sw.Insert("t", e); err != nil {
+			t.Fatal(err)
+		}
+		got, _ := run(sw, 1, "\x56\x34")
+		expect(t, got, sent{5, "\x56\x34"})
+		e.Key[0].Value = []byte{0x34}
+		if _, err := sw.Insert("t", e); !errors.Is(err, ErrExists) {
+			t.Errorf("%v: the same entry again: %v", kind, err)
+		}
+	}
+}

@@ -120,7 +120,7 @@ func (a *psa) ingress(s *Switch, k *packetState) {
 		return
 	}
 	s.copied = k.copied
-	s.event(EventReceived, int(s.port), uint64(len(k.frame)))
+	s.event(EventReceived, int(a.parserPort.get(k)), uint64(len(k.frame)))
 	a.time.set(k, s.micros)
 	s.event(EventStage, stageParser, 0)
 	s.parse(k, blockIngress)

@@ -553,3 +553,18 @@ func TestPSAApp(t *testing.T) {
 		}
 	}
 }
+
+// TestPSATracePort: a frame that comes again has the port that the program finds.
+func TestPSATracePort(t *testing.T) {
+	sw := psaWired(forward(unless("0x6", hexs("0xfffffffa"), hexs("0x9"))), nil).load(t, Config{})
+	var ports []int
+	sw.SetTrace(func(e Event) {
+		if e.Kind == EventReceived {
+			ports = append(ports, e.Object)
+		}
+	})
+	run(sw, 5, "abc")
+	if want := []int{5, psaPortRecirculate}; !slices.Equal(ports, want) {
+		t.Errorf("%v, want %v", ports, want)
+	}
+}

@@ -340,6 +340,9 @@ func parseKey(d *tableDef, match []Match, priority int32) (parsedKey, error) {
 			}
 		}
 		if kd.kind != Range {
+			for j, m := range kd.mask {
+				mask[j] &= m
+			}
 			for j := range v {
 				v[j] &= mask[j]
 			}

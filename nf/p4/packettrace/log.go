@@ -11,7 +11,7 @@ import (
 // maxLine is the longest line of a log in bytes, maxMessage the longest message of several lines that is read.
 const maxLine, maxMessage = 1 << 20, 1 << 16
 
-// logReader makes traces of a log of simple_switch. A message is a line like
+// logReader makes traces of a log of simple_switch or psa_switch. A message is a line like
 //
 //	[09:25:46.816] [bmv2] [D] [thread 1] [0.0] [cxt 0] Table 'ingress.t': miss
 //
@@ -38,6 +38,8 @@ type logCopy struct {
 	table   string  // the table whose action follows
 	ran     string  // the action that is a step already
 	cloning bool
+	// deparsing says that the last stage is a deparser, whose methods psa_switch logs as actions.
+	deparsing bool
 }
 
 func readLog(r io.Reader) ([]Trace, error) {
@@ -142,6 +144,12 @@ func (c *logCopy) lastTable() *Step {
 	return nil
 }
 
+// comesAgain reports whether the packet itself goes to ingress again: in psa_switch it keeps its number.
+func (p *logPacket) comesAgain() bool {
+	steps := p.copy(0).Steps
+	return len(steps) > 0 && slices.Contains([]Kind{Resubmit, Recirculate}, steps[len(steps)-1].Kind)
+}
+
 func (l *logReader) message(m logLine, more []string) {
 	if m.level == "T" {
 		l.traced = true
@@ -158,7 +166,7 @@ func (l *logReader) message(m logLine, more []string) {
 		}
 		return
 	}
-	if _, again := l.packets[m.packet]; again && m.copy == 0 && strings.HasPrefix(m.text, received) {
+	if p, again := l.packets[m.packet]; again && m.copy == 0 && strings.HasPrefix(m.text, received) && !p.comesAgain() {
 		delete(l.packets, m.packet) // the switch was restarted
 	}
 	c := l.of(m.packet, m.copy)
@@ -180,7 +188,7 @@ func quoted(s, before, after string) (string, bool) {
 // number returns the number that follows before.
 func number(s, before string) (int, bool) {
 	s, ok := strings.CutPrefix(s, before)
-	n, err := strconv.ParseUint(s, 10, 31)
+	n, err := strconv.ParseUint(s, 10, 32)
 	return int(n), ok && err == nil
 }
 
@@ -231,6 +239,9 @@ func (c *logCopy) stage(s string) (_ Step, hasStep, known bool) {
 // messages.
 func (c *logCopy) step(s string, more []string) (Step, bool) {
 	if step, hasStep, known := c.stage(s); known {
+		if step.Kind == Stage {
+			c.deparsing = step.Name == "deparser"
+		}
 		return step, hasStep
 	}
 	if strings.HasPrefix(s, "Looking up key:") {
@@ -282,13 +293,20 @@ func (c *logCopy) step(s string, more []string) (Step, bool) {
 		c.cloning = false
 		return Step{Kind: Clone}, first
 	}
-	if n, ok := number(s, "Replicating packet on port "); ok {
+	if strings.HasPrefix(s, "Cloning packet at ingress to session id ") || strings.HasPrefix(s, "Cloning packet after egress to session id ") {
+		return Step{Kind: Clone}, true // psa_switch, if the session exists
+	}
+	if strings.HasPrefix(s, "Multicast requested for packet with multicast group ") {
+		return Step{Kind: Multicast}, true
+	}
+	replica, _, _ := strings.Cut(s, " with instance ")
+	if n, ok := number(replica, "Replicating packet on port "); ok {
 		return Step{Kind: Replica, Port: uint32(n)}, true
 	}
 	if rest, ok := strings.CutPrefix(s, "Transmitting packet of size "); ok {
 		size, port, _ := strings.Cut(rest, " out of port ")
 		n, err1 := strconv.ParseUint(size, 10, 31)
-		p, err2 := strconv.ParseUint(port, 10, 32)
+		p, err2 := strconv.ParseInt(port, 10, 64) // psa_switch writes high ports as negative numbers
 		if err1 == nil && err2 == nil {
 			return Step{Kind: Transmit, Port: uint32(p), Length: int(n)}, true
 		}
@@ -305,7 +323,7 @@ func (c *logCopy) step(s string, more []string) (Step, bool) {
 		}
 	}
 	if name, ok := strings.CutPrefix(s, "Action "); ok {
-		if name == c.ran {
+		if name == c.ran || c.deparsing { // a method
 			c.ran = ""
 			return Step{}, false
 		}

@@ -3,7 +3,7 @@
 // dropped. The engine of nf/p4 makes such traces. Read also makes them of what bmv2 writes, so that both can be
 // compared. It reads
 //
-//   - the log of simple_switch (--log-console or --log-file): all of it at level
+//   - the log of simple_switch or psa_switch (--log-console or --log-file): all of it at level
 //     trace, less at level debug, which has no conditions and no places in the
 //     frame;
 //   - bmv2's PacketTrace (proto/packet_trace.proto) as text, which is what it

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"regexp"
@@ -540,4 +541,44 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("%s\n%s", b.String(), b2.String())
 		}
 	})
+}
+
+// TestPSALog reads what psa_switch logs in other words than simple_switch: a packet that comes again keeps its number, clones
+// name their session, replicas have an instance, methods of deparsers look like actions, and high ports are negative.
+func TestPSALog(t *testing.T) {
+	var log strings.Builder
+	for _, m := range []string{
+		"[1.0] [cxt 0] Processing packet received on port 5",
+		"[1.0] [cxt 0] Cloning packet at ingress to session id 3",
+		"[1.1] [cxt 0] Cloning packet to egress port 9",
+		"[1.0] [cxt 0] Resubmitting packet",
+		"[1.0] [cxt 0] Processing packet received on port 0",
+		"[1.0] [cxt 0] Deparser 'ingress_deparser': start",
+		"[1.0] [cxt 0] Action _InternetChecksum_clear",
+		"[1.0] [cxt 0] Multicast requested for packet with multicast group 2",
+		"[1.0] [cxt 0] Replicating packet on port 7 with instance 1",
+		"[1.2] [cxt 0] Cloning packet after egress to session id 4",
+		"[1.2] [cxt 0] Recirculating packet",
+		"[1.2] [cxt 0] Processing packet received on port 4294967290",
+		"[1.2] [cxt 0] Transmitting packet of size 60 out of port -3",
+	} {
+		log.WriteString("[09:25:46.816] [bmv2] [D] [thread 1] " + m + "\n")
+	}
+	all, err := packettrace.Read(strings.NewReader(log.String()))
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	var got []string
+	for _, c := range all[0].Copies {
+		for _, s := range c.Steps {
+			if s.Kind != packettrace.Note {
+				got = append(got, fmt.Sprint(c.Number, " ", s.Kind, " ", s.Port))
+			}
+		}
+	}
+	want := []string{"0 received 5", "0 clone 0", "0 resubmit 0", "0 received 0", "0 stage 0", "0 multicast 0", "0 replica 7",
+		"2 clone 0", "2 recirculate 0", "2 received 4294967290", "2 transmit 4294967293"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -56,15 +57,8 @@ func TestBmv2(t *testing.T) {
 }
 
 // TestBmv2Samples does the same with p4c's samples (see tests/p4), without entries
-// besides those in their tests. Samples for PSA run on psa_switch.
+// besides those in their tests.
 func TestBmv2Samples(t *testing.T) { ofSamples(t, samples(t), 100, rounds(), compareBmv2) }
-
-// TestBmv2PSA does the same with programs for PSA in tests/p4. It leaves out externs, which draws random numbers.
-func TestBmv2PSA(t *testing.T) {
-	needBmv2(t, "psa_switch")
-	const dir = "../../../tests/p4/testdata/psa/"
-	ofSamples(t, []string{dir + "paths.stf", dir + "sums.stf"}, 300, rounds(), compareBmv2)
-}
 
 // switches are bmv2's programs, by the architecture of the programs that they run.
 var switches = map[string]string{"v1model": "simple_switch", "psa": "psa_switch"}
@@ -131,12 +125,12 @@ func ofSamples(t *testing.T, files []string, more int, seeds []uint64, with comp
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
 				json := strings.TrimSuffix(file, ".stf") + ".json"
 				s, in := prepare(t, json, file)
+				if s.prog.Arch() == "psa" {
+					t.Skip("TestBmv2PSASamples runs it")
+				}
 				needBmv2(t, switches[s.prog.Arch()])
 				if len(in) == 0 {
 					return
-				}
-				if why := incomparable[name]; why != "" {
-					t.Skip(why)
 				}
 				if undefined[name] == "" {
 					in = withoutLoops(t, s, packets(in, more, rand.New(rand.NewPCG(uint64(i), seed))))
@@ -239,12 +233,6 @@ var undefined = map[string]string{
 	"runtime-index-2-bmv2":             "an index from the packet may be outside of a stack",
 }
 
-// incomparable are samples of p4c for PSA that psa_switch cannot run as the engine does.
-var incomparable = map[string]string{
-	"internet_checksum1-bmv2":    "psa_switch aborts at an error of the program's own: p4c-bm2-psa writes none into the JSON",
-	"psa-parser-error-test-bmv2": "writes the time into frames",
-}
-
 // setup is what both switches are told before the first packet.
 type setup struct {
 	prog   *p4.Program
@@ -253,6 +241,8 @@ type setup struct {
 	// also is what no statement says, and lines the same for the command line.
 	also  func(sw *p4.Switch) error
 	lines []string
+	// direct are the names of direct counters, by table.
+	direct map[string]string
 }
 
 // addition is an entry that no file has.
@@ -291,17 +281,35 @@ func (s *setup) run(t *testing.T) *run {
 	return r
 }
 
-// prepare takes the configuration before a file's first packet, and its packets.
-func prepare(t *testing.T, json, file string) (*setup, []input) {
+// load takes a program.
+func load(t *testing.T, file string) *setup {
 	t.Helper()
-	b, err := os.ReadFile(json)
+	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &setup{}
+	s := &setup{direct: map[string]string{}}
 	if s.prog, err = p4.Load(b); err != nil {
 		t.Fatal(err)
 	}
+	var arrays struct {
+		All []struct{ Name, Binding string } `json:"counter_arrays"`
+	}
+	if err := json.Unmarshal(b, &arrays); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range arrays.All {
+		if c.Binding != "" {
+			s.direct[c.Binding] = c.Name
+		}
+	}
+	return s
+}
+
+// prepare takes the configuration before a file's first packet, and its packets.
+func prepare(t *testing.T, json, file string) (*setup, []input) {
+	t.Helper()
+	s := load(t, json)
 	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
@@ -484,10 +492,19 @@ func compareBmv2(t *testing.T, s *setup, json string, in []input) {
 	want := map[uint32][]outcome{}
 	frames := 0
 	// In psa_switch frames that come again, and clones of egress, stand behind the frames that came meanwhile.
-	overtaken := false
+	overtaken, egress := false, false
 	if s.prog.Arch() == "psa" {
 		r.sw.SetTrace(func(e p4.Event) {
-			overtaken = overtaken || e.Kind == p4.EventResubmit || e.Kind == p4.EventRecirculate || e.Kind == p4.EventClone
+			switch e.Kind {
+			case p4.EventStage:
+				if stage := r.prog.Describe(e); stage != "deparser" {
+					egress = stage == "egress"
+				}
+			case p4.EventClone:
+				overtaken = overtaken || egress
+			case p4.EventResubmit, p4.EventRecirculate:
+				overtaken = true
+			}
 		})
 	}
 	for i, p := range in {
@@ -529,23 +546,7 @@ func compareBmv2(t *testing.T, s *setup, json string, in []input) {
 			}
 		}
 	}
-	for _, c := range s.prog.Counters() {
-		for i := range c.Size {
-			want, err := r.sw.Count(c.Name, i)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if i > 16 && want.Packets == 0 {
-				continue
-			}
-			got := b.count(c.Name, i)
-			for ; got != want && b.patient(); got = b.count(c.Name, i) {
-			}
-			if got != want {
-				t.Errorf("counter %s(%d): bmv2 %+v, engine %+v", c.Name, i, got, want)
-			}
-		}
-	}
+	compareCounters(t, s, r, b)
 	for _, a := range s.prog.Registers() {
 		for i, shown := 0, 0; i < a.Size && shown < 20; i++ {
 			value, err := r.sw.Register(a.Name, i)
@@ -575,6 +576,45 @@ func compareBmv2(t *testing.T, s *setup, json string, in []input) {
 		}
 	}
 	t.Logf("%d packets, %d frames", len(in), frames)
+}
+
+// compareCounters compares arrays of counters, and those of entries, which both have in the order in which they were added.
+func compareCounters(t *testing.T, s *setup, r *run, b *bmv2) {
+	compare := func(name string, i int, want p4.Count) {
+		got := b.count(name, i)
+		for ; got != want && b.patient(); got = b.count(name, i) {
+		}
+		if got != want {
+			t.Errorf("counter %s(%d): bmv2 %+v, engine %+v", name, i, got, want)
+		}
+	}
+	for _, c := range s.prog.Counters() {
+		for i := range c.Size {
+			want, err := r.sw.Count(c.Name, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i <= 16 || want.Packets != 0 {
+				compare(c.Name, i, want)
+			}
+		}
+	}
+	for table, name := range s.direct {
+		var all []p4.Handle
+		if err := r.sw.Entries(table, func(h p4.Handle, _ p4.Entry) bool {
+			all = append(all, h)
+			return len(all) < 16
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for i, h := range all {
+			want, err := r.sw.EntryCount(table, h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compare(name, i, want)
+		}
+	}
 }
 
 // bmv2 is a running switch with its command line.
@@ -670,7 +710,8 @@ func startSwitch(t *testing.T, cmd *exec.Cmd, cli, json string, ports []uint32, 
 			c.Close()
 			break
 		}
-		if time.Now().After(b.end) {
+		state, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		if time.Now().After(b.end) || bytes.Contains(state, []byte(") Z ")) { // it has ended
 			t.Fatalf("%s does not answer: %v\n%s", cmd.Path, err, b.log)
 		}
 		time.Sleep(10 * time.Millisecond)
