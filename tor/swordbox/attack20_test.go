@@ -148,3 +148,15 @@ func TestFirstAnswer(t *testing.T) {
 		t.Errorf("NIC %v was heard by the answer of another one", n.name)
 	}
 }
+
+// servers= names a server all of whose frames are in a VLAN. The address without a VLAN, which nobody uses, is no twin of it.
+func TestNamedServerInAVLAN(t *testing.T) {
+	r := newRig(t, graph.Args{"servers": "10.9.0.1"})
+	r.tags = []uint16{5}
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 1)
+	same(t, b.cas(0x7000, 1, 2).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(0x7000, testRKey, 8), little(2)))
+	if n := r.Counter("twins"); n != 0 {
+		t.Errorf("%d twins", n)
+	}
+}
