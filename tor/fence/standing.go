@@ -22,7 +22,8 @@ import (
 // The server may also have executed requests that the fence has not seen: they passed before it started, or crossed in the
 // kernel. So a connection shows nothing until the server's count of messages (MSN) has risen from one answer to another.
 // The request by which it rose was new to the server, and the fence has seen it, so that what is behind it is new, too. The
-// first of these answers comes settle= after the first request that the fence saw, when nothing unseen is under way any more.
+// first of these answers comes settle= after the first request that the fence saw, when nothing unseen is under way any more. It is
+// no answer to an atomic (counts).
 //
 // The asker must also receive answers: the first answer is a cookie, which the next request has to carry.
 
@@ -40,19 +41,20 @@ const keysEach = 4
 
 // evidence holds the rights that a connection has shown, and the state of the proof of the next one.
 type evidence struct {
-	seen   bool       // acked and ahead are valid: there was a request
-	known  bool       // the server has answered something
-	based  bool       // msn is valid
-	fresh  bool       // the server has executed a request that the fence saw, and that was new to the server
-	asking bool       // the request with PSN psn, which would show the right of, has no answer yet
-	acked  uint32     // the newest PSN that the server has answered; before it has, the PSN before the first request seen
-	ahead  uint32     // number of PSNs behind acked that requests had, or may have taken
-	msn    uint32     // number of messages that the server had executed when it last answered
-	from   clock.Time // from then on nothing is under way that the fence has not seen
-	psn    uint32
-	of     right
-	shown  [keysEach]right
-	n      int
+	seen    bool       // acked and ahead are valid: there was a request
+	known   bool       // the server has answered something
+	based   bool       // msn is valid
+	fresh   bool       // the server has executed a request that the fence saw, and that was new to the server
+	asking  bool       // the request with PSN psn, which would show the right of, has no answer yet
+	acked   uint32     // the newest PSN that the server has answered; before it has, the PSN before the first request seen
+	ahead   uint32     // number of PSNs behind acked that requests had, or may have taken
+	msn     uint32     // number of messages that the server had executed when it last answered something else than an atomic
+	atomics uint16     // number of answers to atomics since then
+	from    clock.Time // from then on nothing is under way that the fence has not seen
+	psn     uint32
+	of      right
+	shown   [keysEach]right
+	n       int
 }
 
 // witness watches the connections of one worker.
@@ -91,7 +93,7 @@ func (w *witness) miss(now clock.Time) { w.missed = now }
 func (w *witness) of(s conn.Slot) *evidence {
 	e := &w.rows[s]
 	if e.from < w.from {
-		e.from, e.fresh, e.based, e.asking = w.from, false, false, false
+		e.from, e.fresh, e.based, e.asking, e.atomics = w.from, false, false, false, 0
 	}
 	return e
 }
@@ -118,9 +120,11 @@ func (w *witness) see(now clock.Time, p []byte, f *hdr.Frame, fromClients bool) 
 	default:
 		s, event := w.conns.Response(now, &ends, p, f)
 		switch {
-		case s < 0 || fromClients || event == conn.Reverse || w.missed != 0:
+		case s < 0 || fromClients || event == conn.Reverse:
 		case event == conn.Known || event == conn.IsClosing:
-			w.response(now, s, p, f)
+			if w.missed == 0 {
+				w.response(now, s, p, f)
+			}
 		case event == conn.Unpaired:
 			w.forget(s)
 		}
@@ -196,15 +200,32 @@ func (w *witness) response(now clock.Time, s conn.Slot, p []byte, f *hdr.Frame) 
 	reached := e.asking && by >= (e.psn-e.acked)&mask
 	e.known, e.acked, e.ahead = true, psn, e.ahead-min(e.ahead, by)
 	if !e.fresh && now >= e.from && f.Op.Info().Ext&hdr.HasAETH != 0 {
-		msn := f.AETHOf(p).MSN()
-		e.fresh = e.based && msn != e.msn && (msn-e.msn)&mask < half // an MSN has as many bits as a PSN
-		e.msn, e.based = msn, true
+		e.counts(f.AETHOf(p).MSN(), f.Op == hdr.AtomicAck, by)
 	}
 	if reached {
 		e.asking = false
 		e.shown[e.n] = e.of
 		e.n++
 		w.held.own(e.of)
+	}
+}
+
+// mostStored is the largest number of READs and atomics whose answers a server remembers: responder resources are 8 bits (IBTA 12.6.6).
+const mostStored = 255
+
+// counts notes that an answer, by PSNs behind the one before, has the MSN msn. atomic says that it is the answer to an atomic. A server may repeat
+// that as it was, with the MSN of then (Linux rxe before 6.0). So it shows only that the server has executed something if
+// the MSN is beyond that of another answer, or if more such answers than a server remembers came in a row, with PSNs that cannot have come around.
+func (e *evidence) counts(msn uint32, atomic bool, by uint32) {
+	e.fresh = e.based && msn != e.msn && (msn-e.msn)&mask < half // an MSN has as many bits as a PSN
+	switch {
+	case !atomic:
+		e.msn, e.based, e.atomics = msn, true, 0
+	case by == 0 || by > half/(mostStored+1):
+		e.atomics = 1
+	default:
+		e.atomics++
+		e.fresh = e.fresh || e.atomics > mostStored
 	}
 }
 

@@ -223,6 +223,49 @@ func TestUnseen(t *testing.T) {
 	may(true, "what was shown before")
 }
 
+// TestOldAnswers: a server may answer a repeated atomic as it did the first time, with its count of messages of then. What it counts afterwards need
+// not have come since. Who only does atomics shows a right when these are more than a server remembers.
+func TestOldAnswers(t *testing.T) {
+	const key, psn = 0x2a, 100
+	begin := func() (*graphtest.Test, func(op, as hdr.Opcode, psn, msn uint32)) {
+		x := graphtest.New(t, *Kind(), graph.Args{"requests": "on", "settle": "1s"})
+		if _, err := x.App().(*app).eyes.conns.AddStatic(x.Clock.Now(), conn.StaticConn{Client: netip.AddrFrom4(asker), Server: netip.AddrFrom4(theServer), ClientQPN: itsQP, ServerQPN: serversQP}); err != nil {
+			t.Fatal(err)
+		}
+		x.Push("a", talk(t, hdr.SendOnly, psn-1, key, 8, 0))
+		x.Clock.Advance(2 * time.Second)
+		return x, func(op, as hdr.Opcode, psn, msn uint32) {
+			x.Push("a", talk(t, op, psn, key, 8, 0))
+			b := talk(t, as, psn, 0, 8, 0)
+			var f hdr.Frame
+			hdr.Parse(b, &f)
+			f.AETHOf(b).SetMSN(msn)
+			hdr.SetICRC(b, &f)
+			x.Push("b", b)
+		}
+	}
+	x, does := begin()
+	does(hdr.CompareSwap, hdr.AtomicAck, psn, 10)
+	does(hdr.CompareSwap, hdr.AtomicAck, psn+1, 11)
+	does(hdr.ReadRequest, hdr.ReadRespOnly, psn+2, 31)
+	does(hdr.WriteOnly, hdr.Acknowledge, psn+3, 31)
+	if _, _, ok := ask(t, x, theServer, asking(theClient, 7, 0, key)); ok {
+		t.Error("a repeated atomic and a repeated WRITE show a right")
+	}
+	does(hdr.CompareSwap, hdr.AtomicAck, psn+31, 32)
+	does(hdr.WriteOnly, hdr.Acknowledge, psn+32, 33)
+	if _, _, ok := ask(t, x, theServer, asking(theClient, 7, 0, key)); !ok {
+		t.Error("a WRITE behind a new atomic shows no right")
+	}
+	x, does = begin()
+	for k := range uint32(300) {
+		if _, _, ok := ask(t, x, theServer, asking(theClient, 7, 0, key)); ok != (k > mostStored+1) {
+			t.Fatalf("%d atomics show a right: %v", k, ok)
+		}
+		does(hdr.CompareSwap, hdr.AtomicAck, psn+k, 10+k)
+	}
+}
+
 // TestCookie: a request counts with the cookie that was told its asker, about the same client, not long ago.
 func TestCookie(t *testing.T) {
 	x := graphtest.New(t, *Kind(), graph.Args{"requests": "on", "settle": "5ms"})
@@ -252,4 +295,38 @@ func TestCookie(t *testing.T) {
 	if push(1, told).Cookie == 0 {
 		t.Error("an old cookie is good")
 	}
+}
+
+// TestUnpairedUnseen: answers undo a pairing that was wrong, also in a breath in which frames crossed unseen. What it has shown is shown no more.
+func TestUnpairedUnseen(t *testing.T) {
+	const key, psn = 0x2a, 100
+	x := graphtest.New(t, *Kind(), graph.Args{"requests": "on", "settle": "0s"})
+	n := uint32(0)
+	answered := func(op hdr.Opcode, psn uint32) {
+		n++
+		b := talk(t, op, psn, 0, 8, 0)
+		var f hdr.Frame
+		hdr.Parse(b, &f)
+		f.AETHOf(b).SetMSN(n)
+		hdr.SetICRC(b, &f)
+		x.Push("b", b)
+	}
+	for k := range uint32(10) {
+		x.Push("a", talk(t, hdr.WriteOnly, psn+k, key, 8, 0))
+		x.Clock.Advance(time.Millisecond)
+		answered(hdr.Acknowledge, psn+k)
+		x.Clock.Advance(time.Millisecond)
+	}
+	may := func(want bool) {
+		t.Helper()
+		if _, _, ok := ask(t, x, theServer, asking(theClient, 7, 0, key)); ok != want {
+			t.Errorf("may ask: %v, want %v", ok, want)
+		}
+	}
+	may(true)
+	x.App().(*app).eyes.miss(x.Clock.Now())
+	for k := range uint32(3) {
+		answered(hdr.Acknowledge, 0x500000+k)
+	}
+	may(false)
 }

@@ -47,17 +47,17 @@ type shared struct {
 // node is a memory server: its addresses, the lock by which one worker owns it (turn), and the state of its operations,
 // words and connections (order). A worker owns the node while it handles frames from or to the server.
 type node struct {
-	turn   atomic.Bool
-	_      [63]byte         // so that workers that wait for turn read a cache line of its own
-	number int              // number of its place in the memory that outlives the process
-	addrs  []conn.Addr      // the server's addresses
-	kept   bool             // static= names it
-	left   bool             // it had connections when this process began
-	gone   bool             // not to be used any more: the place is another server's, or free
-	twins  bool             // requests wait until no twin has WRITEs in the place of atomics under way
-	busy   clock.Time       // when it last had a connection
-	macs   [4]atomic.Uint64 // MAC addresses that its answers come from: several behind a bond or routers; 0: none
-	nextAt int              // index in macs for the next new address
+	turn    atomic.Bool
+	_       [63]byte         // so that workers that wait for turn read a cache line of its own
+	number  int              // number of its place in the memory that outlives the process
+	addrs   []conn.Addr      // the server's addresses
+	kept    bool             // static= names it
+	gone    bool             // not to be used any more: the place is another server's, or free
+	twins   bool             // requests wait until no twin has WRITEs in the place of atomics under way
+	follows atomic.Bool      // the box follows a connection to it, or did
+	busy    clock.Time       // when it last had a connection
+	macs    [4]atomic.Uint64 // MAC addresses that its answers come from: several behind a bond or routers; 0: none
+	nextAt  int              // index in macs for the next new address
 	order
 	removed   []*flow    // flows of removed rows; they are cleared after the table's call has returned
 	strangers hold.Queue // requests that wait, of connections that the box does not follow
@@ -184,11 +184,6 @@ func (s *Box) begin(now clock.Time) {
 		return
 	}
 	defer s.begun.Store(true)
-	defer func() {
-		for _, n := range *s.nodes.Load() {
-			n.left = n.conns.Len() > 0
-		}
-	}()
 	s.inherit(now)
 	s.reserve(s.workers)
 	for _, n := range s.places {

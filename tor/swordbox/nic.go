@@ -15,7 +15,7 @@ import (
 // one, and no connection fails because another NIC answers. Words are common to all NICs: they are found by their addresses in memory.
 
 // mostNICs is the number of NICs of a server with several addresses. Connections to further ones are not followed.
-const mostNICs = 4
+const mostNICs = 8
 
 // nic is what is known of one NIC of a server.
 type nic struct {
@@ -27,8 +27,8 @@ type nic struct {
 
 // name tells a NIC from the server's other ones. It is zero for a NIC of which nothing is known.
 type name struct {
-	mac uint64    // address that its answers come from
-	at  conn.Addr // where a router is between: its IP address, because the MAC address is the router's
+	mac uint64    // address that its answers come from; 0: a router is between
+	at  conn.Addr // where a router is between: its IP address, because the MAC address is the router's, and another router may take over
 }
 
 // nameBy returns the name of the NIC whose answers come from a MAC address and an IP address with that many hops left. A number
@@ -39,7 +39,7 @@ func nameBy(mac uint64, a conn.Addr, hops uint8) name {
 	case 1, 64, 128, 255:
 		return name{mac: mac}
 	}
-	return name{mac, a}
+	return name{at: a}
 }
 
 // nameOf returns the name of the NIC that answers flow f, whose row is r.
@@ -131,7 +131,7 @@ func (n *nics) endsAt(f *flow, is name, now clock.Time) bool {
 	if n.others == nil {
 		return true
 	}
-	if is.mac == 0 {
+	if is == (name{}) {
 		return false
 	}
 	x := n.nicWith(is)
@@ -153,14 +153,15 @@ func (n *nics) endsAt(f *flow, is name, now clock.Time) bool {
 // mayEndAt is endsAt before the server has answered flow f, whose row is r. If no answer has shown that a router is between, it
 // takes the MAC address for the NIC's.
 func (n *nics) mayEndAt(f *flow, r *conn.Row, now clock.Time) bool {
-	is := name{answersFrom(r), r.Server.Addr}
-	if n.others != nil && n.nicWith(is) == nil {
-		is.at = conn.Addr{}
+	is := name{mac: answersFrom(r)}
+	if at := (name{at: r.Server.Addr}); n.others != nil && is.mac != 0 && n.nicWith(at) != nil {
+		is = at
 	}
 	return n.endsAt(f, is, now)
 }
 
-// spareNIC returns a NIC that no followed connection but f ends at, of which nothing is known, or nil. It looks at all connections once in a tick at most.
+// spareNIC returns a NIC that no connection but f is known to end at, of which nothing is known, or nil. It looks at all connections
+// once in a tick at most.
 func (n *nics) spareNIC(f *flow, now clock.Time) *nic {
 	if x := n.nicWith(name{}); x != nil {
 		return x
@@ -171,11 +172,12 @@ func (n *nics) spareNIC(f *flow, now clock.Time) *nic {
 	n.looked = now
 	used := [mostNICs]bool{}
 	for i := range n.r.flows {
-		used[n.sides[i]] = used[n.sides[i]] || n.r.flows[i].synced && &n.r.flows[i] != f
+		used[n.sides[i]] = used[n.sides[i]] || n.r.flows[i].trusted && &n.r.flows[i] != f
 	}
 	for side := range uint8(mostNICs) {
 		if x := n.nicAt(side); !used[side] {
 			x.keys.clear()
+			n.words.doubtAll() // the places of removed connections are still this NIC's
 			x.pulse, x.name, x.mute = pulse{trip: x.pulse.trip}, name{}, 0
 			return x
 		}
@@ -187,7 +189,7 @@ func (n *nics) spareNIC(f *flow, now clock.Time) *nic {
 // NIC, nothing moves to or from fl until there is.
 func countAt(n *order, fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	was := fl.trusted
-	if n.count(fl, f, b, psn); fl.trusted && !was {
-		fl.trusted = n.endsAt(fl, nameOf(fl, n.row(fl)), n.c.Now())
+	if n.count(fl, f, b, psn); fl.trusted && !was && !n.endsAt(fl, nameOf(fl, n.row(fl)), n.c.Now()) {
+		fl.trusted, fl.counted = false, false
 	}
 }

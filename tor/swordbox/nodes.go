@@ -261,13 +261,14 @@ func (n *node) meets(m *node) bool {
 
 // mayBe reports whether nodes n and m may be one server: one that has one address in two VLANs, or is reached by way of two, or,
 // unless servers= names the servers (fixed), one with two addresses. In two VLANs a server's answers may come from two MAC
-// addresses: its own ones, or those of routers. A node is no server that had no connections at the begin and has not answered:
-// servers= makes one in no VLAN, whose server may be in one.
+// addresses: its own ones, or those of routers.
 func (n *node) mayBe(m *node, fixed bool) bool {
-	return m.named(n.addrs[0].In(0)) && n.isThere() && m.isThere() || !fixed && n.meets(m)
+	return m.named(n.addrs[0].In(0)) || !fixed && n.meets(m)
 }
 
-func (n *node) isThere() bool { return n.left || n.macs[0].Load() != 0 }
+// inUse reports whether the server of node n may have clients: it has answered, or the box follows a connection to it.
+// Nobody may be at an address that servers= names, but in a VLAN.
+func (n *node) inUse() bool { return n.macs[0].Load() != 0 || n.follows.Load() }
 
 // pair sets or clears twin for each node, according to whether another node may be the same server.
 func (s *Box) pair() {
@@ -277,7 +278,7 @@ func (s *Box) pair() {
 		s.own(m)
 		twin := false
 		for _, k := range nodes {
-			twin = twin || k != m && k.mayBe(m, s.fixed)
+			twin = twin || k != m && k.inUse() && m.inUse() && k.mayBe(m, s.fixed)
 		}
 		if m.twin.Load() && !twin {
 			m.words.doubtAll() // the other server's clients may have written to them, if both are one server
@@ -291,10 +292,10 @@ func (s *Box) pair() {
 	}
 }
 
-// hasNamesake reports whether node n has no connection and another node has n's address in another VLAN. Both may be
+// hasNamesake reports whether node n is not in use yet and another node has n's address in another VLAN. Both may be
 // one server, so that requests of n's clients may change the words of the other node.
 func (s *Box) hasNamesake(n *node) bool {
-	return n.conns.Len() == 0 && slices.ContainsFunc(*s.nodes.Load(), func(m *node) bool { return m != n && m.named(n.addrs[0].In(0)) })
+	return !n.inUse() && slices.ContainsFunc(*s.nodes.Load(), func(m *node) bool { return m != n && m.named(n.addrs[0].In(0)) })
 }
 
 // awaitsTwin reports whether another node that may be the same server as this one has WRITEs in the place of atomics under

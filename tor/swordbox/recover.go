@@ -185,6 +185,7 @@ func (s *Box) recover(now clock.Time, p int, why error) error {
 	}
 	s.own(n)
 	defer s.release()
+	n.follows.Store(true)
 	if why == nil {
 		why = n.ledger.adopt(now)
 	}

@@ -484,6 +484,7 @@ func (s *clientSide) sync(fl *flow, b []byte, psn uint32) bool {
 		return false
 	}
 	fl.shape, fl.sumless = fl.up.shape, !udpSumOK(b, &s.f)
+	n.follows.Store(true)
 	n.conns.Pin(n.slot(fl)) // from here on this app gives the requests to the server their PSNs
 	s.c.Count(ctrSynced, 1)
 	return true

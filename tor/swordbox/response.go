@@ -34,9 +34,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		if fl != nil {
 			fl.learnMTU(&s.f, b)
 		}
-		if at := n.nicFrom(b, &s.f, &s.ends); at != nil {
-			at.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
-		}
+		hearsAny(s, fl, b)
 		s.pass(toServers, x)
 		return
 	}
@@ -79,7 +77,6 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		s.bad(toServers, x, reasonBadPSN, s.cfg.dropSpoofed || fl.diverged())
 		return
 	}
-	n.nicOf(fl).pulse.hear(fl, s.c.Now(), s.cfg.giveup)
 	n.pulse.time(fl, s.c.Now())
 	again := fl.tries != 0
 	if fl.hears(s.c.Now()); again {
@@ -93,14 +90,30 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 	}
 	if !fl.counted {
 		if countAt(&n.order, fl, &s.f, b, psn); !fl.trusted {
+			hearsAny(s, fl, b)
 			s.passive(fl, x, b, psn)
 			return
 		}
 	}
+	n.nicOf(fl).pulse.hear(fl, s.c.Now(), s.cfg.giveup)
 	if s.digest(fl, psn, x, b) {
 		return
 	}
 	s.absorb(fl, x)
+}
+
+// hearsAny notes that the NIC that answer b comes from was heard, on connection fl or, if fl is nil, on one that the box does not follow. Of a connection that is
+// not trusted it is not known at which NIC the server's end is.
+//
+//go:noinline
+func hearsAny(s *carrierSide, fl *flow, b []byte) {
+	at := s.n.nicFrom(b, &s.f, &s.ends)
+	if fl != nil && fl.trusted {
+		at = s.n.nicOf(fl)
+	}
+	if at != nil {
+		at.pulse.hear(fl, s.c.Now(), s.cfg.giveup)
+	}
 }
 
 // ofBefore passes answer x, with PSN psn, if it belongs to a request from before fl was followed; otherwise it returns
@@ -113,7 +126,7 @@ func ofBefore(s *carrierSide, fl *flow, x *packet.Buf, b []byte, psn uint32, d, 
 	case d < 0 && far > mostUnacked:
 		fl.onward = true
 	case far < 0 && fl.young && !fl.gated && !(s.f.Op == hdr.Acknowledge && s.f.AETHOf(b).Syndrome().NAK()):
-		s.n.nicOf(fl).pulse.hear(fl, s.c.Now(), s.cfg.giveup)
+		hearsAny(s, fl, b)
 		s.others(fl, x, psn) // from before the box followed the connection
 		return true
 	}

@@ -51,7 +51,7 @@ func (x *nic) isMute() bool { return x.mute != 0 && x.pulse.lastHeard <= x.mute 
 
 // besides reports whether another NIC than x was heard at time t or later.
 func (n *nics) besides(x *nic, t clock.Time) (heard bool) {
-	n.each(func(y *nic) { heard = heard || y != x && y.mac != 0 && y.pulse.lastHeard >= t })
+	n.each(func(y *nic) { heard = heard || y != x && y.name != (name{}) && y.pulse.lastHeard >= t })
 	return heard
 }
 
