@@ -450,6 +450,20 @@ func TestErrors(t *testing.T) {
 		if got := about(wrong, "b", far); got != "-unrelated" {
 			t.Errorf("another number: %s", got)
 		}
+		// It is the number of a SYN by which the opener begins anew, until the opener goes on.
+		answer, on := tcp, tcp
+		answer.in, answer.flags, answer.seq, answer.ack, answer.win = "b", "SA", serverISN, tcp.seq+1, 1000
+		on.flags, on.seq, on.ack, on.win = "A", tcp.seq+1, serverISN+1, 1000
+		for n, want := range []string{"-unrelated", "related", "-unrelated"} {
+			if got := about(wrong, "b", far); got != want {
+				t.Errorf("%d, a new SYN: %s, want %s", n, got, want)
+			}
+			for _, p := range [][]pkt{{answer, on, wrong}, {on}, nil}[n] {
+				if got := goes(t, x, p); got != "known" {
+					t.Errorf("%d: %s", n, got)
+				}
+			}
+		}
 		nested := pkt{v6: v6, in: "a", proto: proto, icmp: unreachable, quote: udp.bytes(t)[ip:]}
 		if got := about(nested, "b", far); got != "-unrelated" {
 			t.Errorf("an error about an error: %s", got)

@@ -329,7 +329,9 @@ func (c *conn) reset(fromOpener bool, x, y *side, s *segment, strict bool) verdi
 	return verdict{true, reasonKnown}
 }
 
-// quotes reports whether x may have sent to y the segment with number seq, which an ICMP error quotes.
-func quotes(x, y *side, seq uint32) bool {
-	return x.has&hasSent == 0 || !after(seq, x.end) && !before(seq, x.end-max(y.win, ackWindow))
+// sent reports whether a segment with number seq, which an ICMP error quotes, may have come from port from: a segment of the
+// connection, or the opener's last SYN.
+func (c *conn) sent(from int, seq uint32) bool {
+	x, y := &c.side[from], &c.side[1-from]
+	return x.has&hasSent == 0 || !after(seq, x.end) && !before(seq, x.end-max(y.win, ackWindow)) || from == int(c.opener) && c.flags&again != 0 && seq == c.syn-1
 }
