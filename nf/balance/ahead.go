@@ -26,9 +26,13 @@ func (b *balance) lead(c *graph.Ctx) {
 	}
 }
 
-// Decides implements offload.Owner: not while the connection is to move.
+// Decides implements offload.Owner: not while the connection is to move, or its backend's next segment is awaited.
 func (b *balance) Decides(ref uint32) bool {
-	return b.conns.Has(int(ref)) && !b.moves(b.conns.At(int(ref)).Val.backend)
+	if !b.conns.Has(int(ref)) {
+		return false
+	}
+	c := &b.conns.At(int(ref)).Val
+	return c.life&awaited == 0 && !b.moves(c.backend)
 }
 
 // State implements offload.Stater: which connection it is, and its backend.

@@ -426,7 +426,7 @@ func (b *balance) one(c *graph.Ctx, in int, frame []byte, d *hdr.Layers) graph.R
 		if who != from {
 			return reasonForeign
 		}
-		if b.place >= 0 && d.Proto == hdr.ProtoTCP && !b.conns.At(b.place).Val.answers(l4) {
+		if b.place >= 0 && d.Proto == hdr.ProtoTCP && !b.answers(l4) {
 			return reasonAnew
 		}
 		if b.mac != [6]byte{} {

@@ -21,6 +21,8 @@ const (
 	clientFinished                  // the client has sent a FIN, whose sequence number ends before conn.fin
 	finished                        // the backend has sent a FIN
 	over                            // the backend has the connection no more
+
+	awaited = inQuestion | finished // the backend's next segment says what becomes of the connection: the kernel must not run it
 )
 
 // again is how long a connection has been silent when a SYN of its client begins a new one from the same port. An earlier
@@ -46,6 +48,7 @@ func (b *balance) fresh(l4 []byte, c *conn, now clock.Time) bool {
 			return true
 		}
 		c.life |= inQuestion
+		b.conns.withdraw(b.place)
 	case hdr.TCPRst, hdr.TCPRst | hdr.TCPAck:
 		if t.Seq() == c.ack { // RFC 5961 3
 			c.life |= over
@@ -56,15 +59,15 @@ func (b *balance) fresh(l4 []byte, c *conn, now clock.Time) bool {
 	return false
 }
 
-// answers takes note of a backend's segment l4. It returns false if the segment must not reach the client: it begins a new
-// connection at a backend that gets none.
-func (c *conn) answers(l4 []byte) bool {
-	t := hdr.TCP(l4)
+// answers takes note of a backend's segment l4 of the connection in b.place. It returns false if the segment must not reach the
+// client: it begins a new connection at a backend that gets none.
+func (b *balance) answers(l4 []byte) bool {
+	c, t := &b.conns.At(b.place).Val, hdr.TCP(l4)
 	switch flags := t.Flags(); {
 	case flags&hdr.TCPRst != 0:
 		c.life |= over
 	case flags&(hdr.TCPSyn|hdr.TCPAck) == hdr.TCPSyn|hdr.TCPAck:
-		if c.life&inQuestion != 0 {
+		if c.life&inQuestion != 0 && t.Ack() != c.ack { // with the same number it answers a SYN that it has answered before
 			c.life |= over
 			return false
 		}
@@ -72,6 +75,7 @@ func (c *conn) answers(l4 []byte) bool {
 	default:
 		if c.life &^= inQuestion; flags&hdr.TCPFin != 0 {
 			c.life |= finished
+			b.conns.withdraw(b.place)
 		}
 	}
 	if c.ack = t.Ack(); c.life&(finished|clientFinished) == finished|clientFinished && c.ack == c.fin {

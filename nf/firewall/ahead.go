@@ -78,7 +78,7 @@ func (s *shard) Used(ref uint32, u *offload.Usage) {
 	p := s.conns.At(int(ref))
 	c := &p.Val
 	patience := s.owner.patience(c, p.Key.Proto)
-	if u.Last[c.opener].Add(patience) > c.until { // behind its last SYN
+	if u.Newest().Add(patience) > c.until { // behind the opener's last SYN
 		c.flags &^= again
 	}
 	c.until = max(c.until, u.Newest().Add(patience))

@@ -52,7 +52,7 @@ const (
 	unchecked = 1 << iota
 	movedA    // it was loaded, and nothing has passed from port a since
 	movedB
-	// again: the opener has sent a SYN after the handshake began, and nothing else since that passed.
+	// again: the opener has sent a SYN after the handshake began, and no segment of the connection has passed since.
 	again
 )
 

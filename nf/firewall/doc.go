@@ -17,8 +17,8 @@
 // that was not sent, and nothing that is more than a window (at least 66,000 bytes) behind. A RST ends a
 // connection when its number is one that the receiver may be waiting for; other RSTs within the window pass, and
 // the receiver asks back (RFC 5961 3). For the same reason a SYN for an open connection passes and changes
-// nothing, unless it is the opener's and the other end answers it with a SYN or a RST: then both ends have lost the
-// connection. An ICMP error about a segment must quote a number within what was sent (RFC 5927 4.1). With mode=loose
+// nothing, unless it is the opener's and the other end answers it with a SYN or a RST before either end has sent
+// anything else: then both ends have lost the connection. An ICMP error about a segment must quote a number within what was sent (RFC 5927 4.1). With mode=loose
 // only flags are checked, and so it is for a connection of which a segment has come in fragments.
 //
 // A connection is half-open while its handshake lasts, or until somebody has answered. There are at most half=

@@ -502,7 +502,7 @@ func (a *app) about(in int, frame []byte, d *hdr.Layers, outer *flow.Key) verdic
 	if ok, _ := a.recheck(x, &k); !ok || x.until < a.Now {
 		return verdict{false, reasonUnrelated}
 	}
-	if k.Proto == hdr.ProtoTCP && a.strict && x.flags&unchecked == 0 && !quotes(&x.side[from], &x.side[in], be.Uint32(l4[4:])) {
+	if k.Proto == hdr.ProtoTCP && a.strict && x.flags&unchecked == 0 && !x.sent(from, be.Uint32(l4[4:])) {
 		return verdict{false, reasonUnrelated}
 	}
 	return verdict{true, reasonRelated}

@@ -450,6 +450,20 @@ func TestErrors(t *testing.T) {
 		if got := about(wrong, "b", far); got != "-unrelated" {
 			t.Errorf("another number: %s", got)
 		}
+		// It is the number of a SYN by which the opener begins anew, until the opener goes on.
+		answer, on := tcp, tcp
+		answer.in, answer.flags, answer.seq, answer.ack, answer.win = "b", "SA", serverISN, tcp.seq+1, 1000
+		on.flags, on.seq, on.ack, on.win = "A", tcp.seq+1, serverISN+1, 1000
+		for n, want := range []string{"-unrelated", "related", "-unrelated"} {
+			if got := about(wrong, "b", far); got != want {
+				t.Errorf("%d, a new SYN: %s, want %s", n, got, want)
+			}
+			for _, p := range [][]pkt{{answer, on, wrong}, {on}, nil}[n] {
+				if got := goes(t, x, p); got != "known" {
+					t.Errorf("%d: %s", n, got)
+				}
+			}
+		}
 		nested := pkt{v6: v6, in: "a", proto: proto, icmp: unreachable, quote: udp.bytes(t)[ip:]}
 		if got := about(nested, "b", far); got != "-unrelated" {
 			t.Errorf("an error about an error: %s", got)
@@ -1183,6 +1197,23 @@ func TestFastOpen(t *testing.T) {
 	}
 }
 
+// TestBothForgotLoose: with mode=loose, too, the numbers are those of the connection that begins anew. They count when the mode becomes
+// strict, also where the beginning of the former connection was not seen.
+func TestBothForgotLoose(t *testing.T) {
+	const again, other = 900000, 0x70000000
+	c := pkt{sport: 1000, dport: 80}
+	for _, first := range [][]step{append(handshake("opened"), step{"a", "FA", isn(1), serverISN + 1, "", "known"}), {{"a", "A", 7, 9, "", "opened"}, {"b", "A", 9, 7, "", "known"}}} {
+		x := graphtest.New(t, *Kind(), args("mode", "loose"))
+		run(t, x, c, first)
+		run(t, x, c, []step{{"a", "S", again, 0, "", "known"}, {"b", "SA", other, again + 1, "", "known"}, {"a", "A", again + 1, other + 1, "", "known"}})
+		if err := x.Set(args("mode", "strict")); err != nil {
+			t.Fatal(err)
+		}
+		x.Advance(10 * time.Minute) // longer than tcp-close=
+		run(t, x, c, []step{{"b", "A", other + 1, again + 1, "answer", "known"}, {"a", "A", again + 1, other + 7, "", "known"}, {"b", "A", serverISN + 1, isn(1), "", "-out-of-window"}})
+	}
+}
+
 // TestBothForgot: both ends have lost an open connection without a FIN or RST that passed here, as in a power cut,
 // and the opener uses its port again. The answer of the other end to its SYN says that both begin anew.
 func TestBothForgot(t *testing.T) {
@@ -1223,6 +1254,15 @@ func TestBothForgot(t *testing.T) {
 					{"a", "A", isn(1), serverISN + 1, "get", "known"},
 					{"b", "SA", other, again + 1, "", "-out-of-window"},
 					{"b", "A", serverISN + 1, isn(4), "", "known"},
+				})
+			}
+			// The other end has the connection, and says so (RFC 5961 4): nobody else's answer changes anything then.
+			if x = begin(); state == "open" {
+				run(t, x, c, []step{
+					{"a", "S", again, 0, "", "known"},
+					{"b", "A", serverISN + 1, isn(1), "", "known"},
+					{"b", "SA", other, again + 1, "", "-out-of-window"}, {"b", "RA", other, again + 1, "", "-out-of-window"},
+					{"a", "A", isn(1), serverISN + 1, "get", "known"}, {"b", "A", serverISN + 1, isn(4), "answer", "known"},
 				})
 			}
 			// The other end refuses.

@@ -226,7 +226,7 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 			note(x, y, s, moved)
 			return verdict{true, reasonKnown}
 		}
-		if strict && !fits(x, y, s, moved) && !c.begun(fromOpener, x, y, s) {
+		if (!strict || !fits(x, y, s, moved)) && !c.begun(fromOpener, x, y, s) && strict {
 			return verdict{false, reasonWindow}
 		}
 		return verdict{true, reasonKnown}
@@ -252,9 +252,7 @@ func (c *conn) tcp(in int, s *segment, strict bool) verdict {
 	if c.state == tcpReset {
 		return verdict{true, reasonKnown}
 	}
-	if fromOpener {
-		c.flags &^= again
-	}
+	c.flags &^= again
 	note(x, y, s, moved)
 	if s.cut {
 		c.flags |= unchecked
@@ -281,7 +279,7 @@ func (c *conn) asks(s *segment) {
 }
 
 // answers reports whether s answers the SYN that the opener has sent last, after the handshake began. The other end
-// does so only if it does not know the connection any more.
+// does so only if it does not know the connection any more: else it has sent an acknowledgement, which ends the flag again.
 func (c *conn) answers(fromOpener bool, s *segment) bool {
 	return !fromOpener && c.flags&again != 0 && s.flags&flagACK != 0 && s.ack == c.syn
 }
@@ -296,7 +294,7 @@ func (c *conn) begun(fromOpener bool, x, y *side, s *segment) bool {
 	*x, *y = side{}, side{}
 	note(y, x, &syn, false)
 	note(x, y, s, false)
-	c.flags &^= again | movedA | movedB
+	c.flags &^= again | movedA | movedB | unchecked
 	c.state = min(c.state, tcpOpen) // a connection that was closing is open
 	return true
 }
@@ -331,7 +329,9 @@ func (c *conn) reset(fromOpener bool, x, y *side, s *segment, strict bool) verdi
 	return verdict{true, reasonKnown}
 }
 
-// quotes reports whether x may have sent to y the segment with number seq, which an ICMP error quotes.
-func quotes(x, y *side, seq uint32) bool {
-	return x.has&hasSent == 0 || !after(seq, x.end) && !before(seq, x.end-max(y.win, ackWindow))
+// sent reports whether a segment with number seq, which an ICMP error quotes, may have come from port from: a segment of the
+// connection, or the opener's last SYN.
+func (c *conn) sent(from int, seq uint32) bool {
+	x, y := &c.side[from], &c.side[1-from]
+	return x.has&hasSent == 0 || !after(seq, x.end) && !before(seq, x.end-max(y.win, ackWindow)) || from == int(c.opener) && c.flags&again != 0 && seq == c.syn-1
 }

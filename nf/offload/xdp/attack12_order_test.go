@@ -73,10 +73,11 @@ func TestAttack12PausedOrder(t *testing.T) {
 }
 
 // TestBegunAnew: both ends of a connection that the kernel runs have lost it, and the opener uses its port again. A SYN that somebody made up begins nothing
-// after the kernel has run another frame of the opener.
+// after the kernel has run another frame of the connection.
 func TestBegunAnew(t *testing.T) {
 	const client, server = 0x30000000, 0x60000000
-	for _, forgot := range []bool{true, false} {
+	for _, knows := range []int{-1, 0, 1} { // who sends a frame of the connection behind the SYN
+		forgot := knows < 0
 		w, c := ordered(t, hdr.ProtoTCP, []string{"firewall"}, map[string]graph.Args{"firewall": {"rules": "allow+in:a"}})
 		push := func(from int, flags uint8, seq, ack uint32, passes bool) {
 			t.Helper()
@@ -90,7 +91,7 @@ func TestBegunAnew(t *testing.T) {
 		was := c.next
 		push(0, 0x02, client, 0, true)
 		if !forgot {
-			push(0, 0x10, was[0], was[1], true)
+			push(knows, 0x10, was[knows], was[1-knows], true)
 		}
 		push(1, 0x12, server, client+1, forgot)
 		push(0, 0x10, client+1, server+1, forgot)

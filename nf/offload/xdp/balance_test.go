@@ -178,6 +178,56 @@ func TestFoundDown(t *testing.T) {
 	}
 }
 
+// TestMadeUpSYN: a backend that drains says by any segment that it has a connection, also by one that the kernel would run. SYNs that somebody makes up
+// move no such connection. When both ends have closed it, the client's port begins another one elsewhere at once.
+func TestMadeUpSYN(t *testing.T) {
+	w := balanced(t, 1, graph.Args{"backends": "10.9.0.1@02:00:00:00:09:01"})
+	c := w.service(0)
+	c.proto = hdr.ProtoTCP
+	for c.step < 3 {
+		w.goOn(c)
+	}
+	w.began(c)
+	was := c.behind
+	for _, x := range []*box{w.plain, w.fast} {
+		if _, err := x.inst.Set("balance", graph.Args{"backends": "10.9.0.1@02:00:00:00:09:01/drain+10.9.0.2@02:00:00:00:09:02"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send := func(from int, flags uint8, seq, ack uint32) {
+		t.Helper()
+		w.at = w.at.Add(time.Second)
+		w.send(c, from, func(d *datagram) { d.flags, d.payload, d.seq, d.ack = flags, 0, seq, ack })
+	}
+	const syn, fin, ack = 2, 1, 0x10
+	for range 3 {
+		w.began(c)
+		send(0, syn, 77, 0)
+		if c.behind != was {
+			t.Fatal("a made-up SYN has moved the connection")
+		}
+		send(1, ack, c.next[1], c.next[0]) // a challenge
+		send(0, syn, 77, 0)
+		if c.behind != was {
+			t.Fatal("a made-up SYN has moved the connection")
+		}
+		send(1, ack, c.next[1], c.next[0]) // a challenge
+	}
+	w.began(c) // again
+	send(1, fin|ack, c.next[1], c.next[0])
+	for range 10 { // the client goes on for a while
+		send(0, ack, c.next[0], c.next[1])
+		send(1, ack, c.next[1], c.next[0])
+	}
+	send(0, fin|ack, c.next[0], c.next[1])
+	send(1, ack, c.next[1], c.next[0])
+	send(0, syn, 77, 0)
+	if c.behind == was {
+		t.Error("the client's port is used again, and goes to the backend that drains")
+	}
+	w.compare()
+}
+
 // echoed is the answer to an ICMP echo.
 func echoed(f []byte) []byte {
 	b := slices.Concat(f[6:12], f[:6], f[12:26], f[30:34], f[26:30], f[34:])
