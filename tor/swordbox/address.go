@@ -97,7 +97,7 @@ func (f *flow) moves(to uint64) {
 // come from the new one.
 //
 //go:noinline
-func (s *carrierSide) clientMoves(fl *flow, b []byte) {
+func clientMoves(s *carrierSide, fl *flow, b []byte) {
 	if !fl.down.known() {
 		return
 	}

@@ -185,11 +185,11 @@ func (n *nics) spareNIC(f *flow, now clock.Time) *nic {
 	return nil
 }
 
-// count is record.count, and learns by the server's first answer which NIC has its end of flow fl. If there is no place for a further
+// counts is record.count, and learns by the server's first answer which NIC has its end of flow fl. If there is no place for a further
 // NIC, nothing moves to or from fl until there is.
-func (n *order) count(fl *flow, f *hdr.Frame, b []byte, psn uint32) {
+func counts(n *order, fl *flow, f *hdr.Frame, b []byte, psn uint32) {
 	was := fl.trusted
-	if n.record.count(fl, f, b, psn); fl.trusted && !was && !n.endsAt(fl, nameOf(fl, n.row(fl)), n.c.Now()) {
+	if n.count(fl, f, b, psn); fl.trusted && !was && !n.endsAt(fl, nameOf(fl, n.row(fl)), n.c.Now()) {
 		fl.trusted, fl.counted = false, false
 	}
 }

@@ -43,7 +43,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		return
 	}
 	if fl.down.mac() != macOf(b) {
-		s.clientMoves(fl, b)
+		clientMoves(s, fl, b)
 	}
 	psn := s.f.BTHOf(b).PSN()
 	s.congested = s.f.ECNOf(b) == hdr.CE
@@ -89,7 +89,7 @@ func (s *carrierSide) response(x *packet.Buf, b []byte) {
 		undoubted(s, fl, b)
 	}
 	if !fl.counted {
-		if n.count(fl, &s.f, b, psn); !fl.trusted {
+		if counts(&n.order, fl, &s.f, b, psn); !fl.trusted {
 			hearsAny(s, fl, b)
 			s.passive(fl, x, b, psn)
 			return
