@@ -160,3 +160,17 @@ func TestNamedServerInAVLAN(t *testing.T) {
 		t.Errorf("%d twins", n)
 	}
 }
+
+// Both addresses may be one server: a client that has a half-open connection without a VLAN changes a word, unseen by the node of those in the VLAN.
+func TestUnusedAddressIsUsed(t *testing.T) {
+	r := newRig(t, graph.Args{"servers": "10.9.0.1"})
+	x := r.party(50)
+	one(t, x.write(0x7000, 0).Out["b"])
+	r.tags = []uint16{5}
+	a, b := r.join(), r.join()
+	b.learn(a, 0x7000, 1)
+	r.tags = nil
+	one(t, x.write(0x7000, 7).Out["b"])
+	r.tags = []uint16{5}
+	same(t, b.cas(0x7000, 1, 2).Out["b"], b.moved(a, hdr.CompareSwap, a.spsn, atomicETH(0x7000, testRKey, 2, 1), nil))
+}

@@ -201,6 +201,7 @@ func (s *Box) begin(now clock.Time) {
 		r, _ := conn.ParseStatic(text)
 		if n, err := s.meetLocked(now, conn.AddrFrom(r.Server).In(r.VLAN)); err == nil {
 			n.kept = true
+			n.follows.Store(true)
 			if _, err := n.conns.AddStatic(now, r); err != nil {
 				s.c.Count(ctrStaticRefused, 1)
 			}

@@ -268,7 +268,7 @@ func (n *node) mayBe(m *node, fixed bool) bool {
 
 // inUse reports whether the server of node n may have clients: it has answered, the box follows a connection to it, or static=
 // names one. An address that servers= names may be one in a VLAN only.
-func (n *node) inUse() bool { return n.macs[0].Load() != 0 || n.follows.Load() || n.kept }
+func (n *node) inUse() bool { return n.macs[0].Load() != 0 || n.follows.Load() }
 
 // pair sets or clears twin for each node, according to whether another node may be the same server.
 func (s *Box) pair() {
