@@ -89,15 +89,6 @@ func TestOneServerInTwoVLANs(t *testing.T) {
 	}
 }
 
-// servers= names a server whose clients are all in one VLAN: nobody else changes its memory.
-func TestNamedServerInVLAN(t *testing.T) {
-	r := newRig(t, graph.Args{"servers": "10.9.0.1"})
-	r.tags = []uint16{10}
-	a, b := r.join(), r.join()
-	b.learn(a, 0x7000, 1)
-	same(t, b.cas(0x7000, 1, 2).Out["b"], b.moved(a, hdr.WriteOnly, a.spsn, reth(0x7000, testRKey, 8), little(2)))
-}
-
 // A connection that the configuration names, in another VLAN, has not been heard yet: its first request may change what is known here.
 func TestNamesakeToCome(t *testing.T) {
 	r := newRig(t, graph.Args{"static": "10.9.0.20/0x300-10.9.0.1/0x400,vlan=20"})

@@ -128,9 +128,8 @@ func TestPlaceOfANIC(t *testing.T) {
 	r.Advance(2 * time.Duration(tick))
 	r.server, r.serverMAC[5] = at(mostNICs), mac[5]+mostNICs
 	r.reach()
-	c, d := r.join(), r.join()
+	c, _ := r.join(), r.join()
 	same(t, c.cas(va, 9, 9).Out["b"], c.made(hdr.CompareSwap, c.psn-1, atomicETH(va, testRKey, 9, 9), nil))
-	_ = d
 }
 
 // The first answer to a connection shows at which NIC the server's end is. Another NIC, which the box took it for until then, was not heard.
