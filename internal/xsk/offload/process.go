@@ -7,11 +7,11 @@ import (
 )
 
 // process is another process, by a descriptor that keeps neither the process nor its namespaces. After quillon has given up its
-// capabilities no namespace can be entered by it (setns wants the right to trace the process), and none be found in /proc, so
-// that what is open in the namespace has to stay open as long as the process lives.
+// capabilities it can enter no namespace by that descriptor (setns wants the right to trace the process), and finds none in /proc. So
+// its sockets in the namespace have to stay open as long as the process lives.
 type process struct{ fd int }
 
-// processOf returns the process with a number, in decimal digits. It returns nil, if that cannot be had, for a process that never ends.
+// processOf returns the process with a number, in decimal digits, or nil if its end cannot be watched. A nil process never ends.
 func processOf(number string) *process {
 	n, err := strconv.Atoi(number)
 	if err != nil || n == unix.Getpid() {
