@@ -45,7 +45,7 @@ var reasons = [numReasons]counter.Def{
 	reasonFrom:      {Name: "from-backend", Help: "a backend's packet got the virtual address"},
 	reasonNobody:    {Name: "no-backend", Help: "no backend of that family is up: dropped"},
 	reasonForeign:   {Name: "foreign", Help: "from a backend and its service's port, and no connection that it was chosen for: passed"},
-	reasonAnew:      {Name: "begins-elsewhere", Help: "of a backend that gets no new connections, and begins one in the place of a former one: dropped, the client's next SYN goes to another one"},
+	reasonAnew:      {Name: "begins-elsewhere", Help: "a backend that gets no new connections has answered a SYN as the first of one: the answer is dropped, and the client's next SYN goes to another backend"},
 	reasonCheck:     {Name: "to-the-box", Help: "of a backend to the box's own address: an answer to a check, a question for that address, or of no use; it ends here"},
 	reasonErrorTo:   {Name: "error-to-backend", Help: "an ICMP error about a backend's packet: it goes to the backend, and quotes what the backend sent"},
 	reasonErrorFrom: {Name: "error-from-backend", Help: "an ICMP error about a client's packet: it quotes what the client sent"},

@@ -190,7 +190,7 @@ var counters = [numCounters]counter.Def{
 	ctrRestored:      {Name: "taken-over", Help: "connections taken over from the process before"},
 	ctrLost:          {Name: "lost", Help: "connections that were lost with the process before; their clients are told"},
 	ctrRecorded:      {Name: "recorded", Help: "connections whose two ends count differently now, which cannot do without this app"},
-	ctrTwins:         {Name: "twins", Help: "server addresses with the MAC of another one, or that are another one's in another VLAN: they may be one server, whose atomics then are not replaced. servers= says which addresses with one MAC are which server's"},
+	ctrTwins:         {Name: "twins", Help: "server addresses that may be those of another known server, because they have its MAC address, or are its address in another VLAN: atomics there are not replaced. Where the MAC address is one, servers= says which address is which server's"},
 	ctrServerFull:    {Name: "servers-full", Help: "answers of servers that there was no place for (discover=)"},
 	ctrUnbound:       {Name: "unbound", Help: "times that the kernel was not told that frames of a connection must not cross without this process"},
 	ctrKeysForgotten: {Name: "keys-forgotten", Help: "times that a right to an R_Key was forgotten for want of a place: operations under it go over their clients' own connections until it is learnt again"},
